@@ -153,9 +153,9 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         refusals.append(f"training will be refused: {folder} is no folder that can be written to: change --train.out")
     if recipe.train.init_from and not run.has_weights:
-        *_, others = copy_from_origin(trial.engine.model, data, recipe)
-        if others:
-            refusals.append(f"train.init_from: {OPTIONS_WARNING}: {'; '.join(format_options(others))}")
+        fates = copy_from_origin(trial.engine.model, data, recipe)
+        if "options" in fates:
+            refusals.append(f"train.init_from: {OPTIONS_WARNING}: {'; '.join(format_options(fates['options']))}")
     say(f"trying the largest batch and {N_TIMED} updates ...")
     findings = Findings(recipe, data, trial)
     rows = [*table(recipe, findings), ("exports to", exports_note(recipe))]
