@@ -171,7 +171,8 @@ def copy_weights(
     own_params, other_params = (dict(m.named_parameters(remove_duplicate=False)) for m in (model, other))
     loaded, grown, skipped = list[str](), dict[str, str](), dict[str, str]()
     for param, names in names_of(model).items():
-        codec, source = codec_of.get(param), next((other_params[name] for name in names if name in other_params), None)
+        codec = codec_of.get(param)
+        source = next((other_params[name] for name in names if name in other_params), None)
         if source is None:
             skipped[names[0]] = "not in that run"
         elif source.shape[1:] != param.shape[1:] or (codec is None and source.shape != param.shape):
