@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to resume the run")
     add = parser.add_mutually_exclusive_group().add_argument
-    text = "Train nothing: check the checkpoints and the model of the run folder RECIPE against manifests and recipe. "
+    text = "Train nothing: check the checkpoints and the model of the run folder RECIPE against their SHA-256. "
     text += "Prints a line for each: name, update, and whole, or damaged and why. Exit code 2 if one is damaged."
     add("--verify", action="store_true", help=text)
     text = "Train nothing: measure the memory, time and disk that the recipe needs here, and warn of likely problems."

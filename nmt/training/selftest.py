@@ -3,7 +3,6 @@ can learn, and that the search finds what it learnt. Writes nothing. Also the ch
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from nmt.data.plan import Rows
 from nmt.data.subwords import EOS, PAD
 from nmt.decoding.beam import BeamSettings, search
 from nmt.errors import NmtError, RunError
-from nmt.models.base import TranslationModel
-from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import OptimConfig, RegularizeConfig
 from nmt.run import Run
@@ -135,35 +132,15 @@ def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
 
     Raises RunError if recipe or subwords are not those of the run.
     """
-    recipe, subwords = run.recipe(), run.subwords()
-    about = checkpoint.read_json(run.data_file)
-    if not isinstance(about, dict) or about.get("subwords") != subwords.sha256:
+    needed = required_files(run.recipe())
+    run.subwords()
+    if "subwords" not in run.data_facts():
         raise RunError(f"{run.data_file}: the SHA-256 of the subwords is missing: the file was changed. Restore it.")
-    with torch.device("meta"):  # names and shapes without memory
-        model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
     models = [run.model_folder] if os.path.lexists(run.model_folder) else []
     for folder in [*map(run.checkpoint, run.updates()), *models]:
         try:
-            yield folder.name, _verified(folder, recipe, model, chosen=folder == run.model_folder), ""
+            state = checkpoint.verify(folder, () if folder == run.model_folder else needed)
+            yield folder.name, state["update"], ""
         except NmtError as error:
             if os.path.lexists(folder):  # else a running training has deleted it meanwhile
                 yield folder.name, checkpoint.update_of(folder), str(error)
-
-
-def _verified(folder: Path, recipe: Recipe, model: TranslationModel, *, chosen: bool) -> int:
-    """Return the update of a checkpoint. Raises RunError if it is damaged or does not fit the model."""
-    state = checkpoint.verify(folder, () if chosen else required_files(recipe))
-    shapes = {name: tensor.shape for name, tensor in checkpoint.weights_of(model).items()}
-    for file in (checkpoint.MODEL, checkpoint.EMA):
-        if (folder / file).exists():
-            weights = checkpoint.load_tensors(folder, file)
-            checkpoint.load_weights(model, weights, str(folder / file))
-            for name, tensor in weights.items():
-                if not bool(torch.isfinite(tensor).all()):
-                    raise RunError(f"{folder / file}: {name} holds numbers that are not finite.")
-    if not chosen:
-        for key, tensor in checkpoint.load_tensors(folder, checkpoint.OPTIMIZER).items():
-            name, _, _ = key.partition("|")
-            if name not in shapes or tensor.shape not in (shapes[name], torch.Size()):
-                raise RunError(f"{folder / checkpoint.OPTIMIZER}: {key} {tuple(tensor.shape)} matches no parameter.")
-    return int(state["update"])
