@@ -21,7 +21,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import MachineError, RunError, is_machine_error
+from nmt.errors import MachineError, NmtError, RunError, is_machine_error
 from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import SkipInit, build_model
@@ -33,6 +33,11 @@ from nmt.recipe.reader import read_recipe
 # characters per source character, by target language; shares of source lines by writing style, see `data/text.py`; and
 # the version of nmt that last trained the run.
 USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios", "src_style", "nmt"
+
+
+def required_files(recipe: Recipe) -> tuple[str, ...]:
+    """The files that a checkpoint must have for a run of this recipe to resume from it."""
+    return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
 
 
 class Run:
@@ -125,6 +130,22 @@ class Run:
             except RunError as error:
                 damaged[folder] = str(error)
         return {}, damaged
+
+    def verify(self) -> Iterator[tuple[str, int | None, str]]:
+        """Verify the checkpoints and the final model. Yield the name, update (None if unreadable) and complaint ('' if
+        intact) of each. Raises RunError if recipe or subwords are not those of the run."""
+        needed = required_files(self.recipe())
+        self.subwords()
+        if "subwords" not in self.data_facts():
+            raise RunError(f"{self.data_file}: the SHA-256 of the subwords is missing: it was changed. Restore it.")
+        models = [self.model_folder] if os.path.lexists(self.model_folder) else []
+        for folder in [*map(self.checkpoint, self.updates()), *models]:
+            try:
+                state = checkpoint.verify(folder, () if folder == self.model_folder else needed)
+                yield folder.name, state["update"], ""
+            except NmtError as error:
+                if os.path.lexists(folder):  # else a running training has deleted it meanwhile
+                    yield folder.name, checkpoint.update_of(folder), str(error)
 
     def tidy(self) -> None:
         """Clean up after killed processes. The caller must hold the lock."""

@@ -26,7 +26,7 @@ from nmt.files import write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT, read_run_data
 from nmt.recipe.reader import differences, write_recipe
-from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Run
+from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Run, required_files
 from nmt.training import parallel
 from nmt.training.budget import Budget, bound_to_length
 from nmt.training.engine import Engine
@@ -258,11 +258,6 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
 
 def _fingerprint(data: Prepared) -> dict[str, str]:
     return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
-
-
-def required_files(recipe: Recipe) -> tuple[str, ...]:
-    """The files that a checkpoint must have for a run of this recipe to resume from it."""
-    return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
 
 
 def find_start(run: Run, recipe: Recipe, say: Callable[[str], None]) -> dict[str, Any]:

@@ -13,11 +13,10 @@ from nmt.models.transformer import Models
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
 from nmt.training import check as check_module
-from nmt.training.check import Findings, check, likely_troubles, table
+from nmt.training.check import Findings, check, likely_troubles, selftest, table
 from nmt.training.launch import launch
 from nmt.training.materials import Trial, open_data
 from nmt.training.precision import Precision
-from nmt.training.selftest import selftest
 from nmt.training.validate import Validator
 
 HEALTHY = SimpleNamespace(
@@ -202,7 +201,7 @@ def test_selftest_detects_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
 
 
 def test_failed_selftest_gives_advice(recipe_of, monkeypatch):
-    monkeypatch.setattr("nmt.training.selftest.MOST_UPDATES", 2)
+    monkeypatch.setattr(check_module, "MOST_UPDATES", 2)
     failures = [text for passed, text in selftest(recipe_of(**ABLE)) if not passed]
     assert (
         failures
