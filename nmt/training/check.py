@@ -82,7 +82,6 @@ class Findings:
         self.measuring = self.n_valid * self.valid_seconds + choice_seconds
         self.n_update_in_epoch, self.padding = feed.plan.totals(0)
         self.largest = largest.src_seq.size(0), max(largest.src_seq.size(1), largest.gold.size(1))
-        self.longest_side = trial.longest_side
         self.n_param = sum(p.numel() for p in engine.model.parameters())
         self.n_pair, self.n_token = data.train.n_pair, target_tokens(data)
         self.checkpoint = checkpoint_bytes(engine.model, recipe)
@@ -102,12 +101,6 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
     # Weights of another run may come from a larger corpus, and recurrent models have no presets.
     is_large = not (model.is_recurrent or train.init_from) and model.d_model > PRESETS[preset]["d_model"]
     can_pack = not (model.is_recurrent or model.lexical_attn) and model.d_k == model.d_v
-    if batch.max_tokens != "auto" and findings.longest_side > batch.max_tokens:
-        yield (
-            f"the longest pair has {findings.longest_side:,} subwords, more than batch.max_tokens, "
-            f"{batch.max_tokens:,}: its batch needs more memory than other batches; raise batch.max_tokens or lower "
-            "data.max_len"
-        )
     if findings.padding > 0.15:
         waste, option = ("packed rows is empty", "") if batch.packed else ("batches is padding", " or batch.pool")
         yield f"{findings.padding:.0%} of the {waste}: make batch.max_tokens{option} larger"
