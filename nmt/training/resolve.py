@@ -134,11 +134,10 @@ def _sized(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[Recipe, str, i
 
 def _room(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, float]:
     """Estimate updates and epochs within train.time_budget from the time of a typical update; equal on all ranks."""
-    plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
-    optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     train, batch = recipe.train, recipe.batch
+    plain = train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     work = _typical(recipe, data)
-    with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, ranks.device)) as trial:
+    with closing(Trial(recipe.model_copy(update={"train": plain}), data, ranks.device)) as trial:
         trial.seconds(work)  # warm-up
         seconds = trial.seconds(work) / len(work)
     n_token = sum(item.batch.n_gold for item in work) / len(work)
