@@ -118,16 +118,11 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
         yield f"the run ends after {updates:,} updates{in_time}, before every pair is seen once ({epoch:,} updates)"
     if valid_share > 0.2:
         yield f"validation takes {valid_share:.0%} of the time: make valid.every larger, or valid.max_sentences smaller"
-    if findings.n_failed:
-        yield (
-            f"memory ran out {findings.n_failed} times and batches were halved, which several processes cannot do: "
-            "make batch.max_tokens smaller"
-        )
+    if findings.n_failed or (findings.peak and findings.room and findings.peak > 0.9 * findings.room):
+        advice = "for a Transformer set train.checkpoint_activations to true"
+        yield f"memory is too small or nearly full: make batch.max_tokens smaller, or {advice}"
     if not findings.valid_fits:
         yield "memory ran out in the largest validation batch: make valid.max_tokens smaller"
-    if findings.peak and findings.room and findings.peak > 0.9 * findings.room:
-        advice = "for a Transformer set train.checkpoint_activations to true"
-        yield f"memory is nearly full: make batch.max_tokens smaller, or {advice}"
     if findings.disk > findings.disk_left:
         yield "the disk has too little room for the checkpoints: free some, or lower train.keep_last and keep_best"
     if findings.device == "cuda" and can_pack and not (batch.packed and train.compile):
