@@ -156,11 +156,6 @@ def _introduce(trainer: Trainer, compile_why: str) -> None:
         data=data.train.fingerprint,
         seed=recipe.seed,
     )
-    if (mixture := plan.mixture) is not None:
-        n_total = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
-        record.say("an epoch consists of:")
-        for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
-            record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_total:>6.1%}  {corpus['name']}")
     langs = f"{recipe.data.src_lang} to {recipe.data.trg_lang}"
     record.say(
         f"{recipe.name}: {langs}, {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, "
