@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from nmt import checkpoint, ops
+from nmt import ops
 from nmt.data.corpus import Prepared
 from nmt.decoding.long_lines import usual_len
 from nmt.device import processor_of
@@ -92,10 +92,10 @@ def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Cal
     was_compiled = saved.get("compiled", False) if saved else None
     recipe, compile_why = decide_compile(recipe, model, precision, ranks, was_compiled)
     frozen = freeze(model, recipe.train.freeze)  # first: frozen parameters take no space for moments
-    if ranks.is_main and folder is None:
-        check_space(run, recipe, model)
     rate_factors(model, recipe.optim.rate_of)  # raises early: the first weights take a while
     if folder is None:
+        if ranks.is_main:
+            check_space(run, recipe, model)
         record.begin()
         first_weights(model, data, recipe, record)
     if frozen:
@@ -199,7 +199,7 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
     if is_resumed := run.has_weights:
         origin = {"init_from": run.recipe().train.init_from}  # the run's own, even if the recipe no longer names it
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
-        facts = checkpoint.read_json(run.data_file)
+        facts = run.data_facts()
     else:
         statistics = {USUAL_SRC_LEN: usual_len(data.train.src_len), USUAL_RATIOS: data.usual_ratios()}
         facts = {**_fingerprint(data), **statistics, SRC_STYLE: data.src_style()}
@@ -236,8 +236,7 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} is a run with other options: {shown}.{why} To resume it, give its original options; "
                 "for a new run, also one from its weights (--train.init_from), name another folder with --train.out."
             )
-        facts, fingerprint = checkpoint.read_json(run.data_file), _fingerprint(data)
-        if not isinstance(facts, dict) or {name: facts.get(name) for name in fingerprint} != fingerprint:
+        if not _fingerprint(data).items() <= run.data_facts().items():
             raise RunError(
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."

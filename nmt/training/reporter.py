@@ -1,7 +1,5 @@
 """Reports of a run, to the log and to people; `log.py` has files and bar. Nothing here changes training."""
 
-import time
-
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -83,7 +81,7 @@ class TrainingReporter:
             **footprint(self.device),
         )
         self.record.row(
-            f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
+            f"{state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
         )
 
@@ -176,7 +174,7 @@ class TrainingReporter:
         for name, (numbers, _) in measured.items():
             label = f"valid {name}" if len(measured) > 1 else "valid"
             mark = "  * best" if is_best and name == first_name else ""
-            self.record.row(f"{_now()} {state.update:8,}  {label}  {describe(numbers)}{mark}")
+            self.record.row(f"{state.update:8,}  {label}  {describe(numbers)}{mark}")
         if examples := measured[first_name][1].get("examples", []):
             self.record.say(as_text(examples[len(state.history) % len(examples)]))
         is_late = state.update >= max(_EARLY, self.recipe.optim.n_warmup)
@@ -191,7 +189,3 @@ class TrainingReporter:
 
 
 clock = tqdm.format_interval  # 04:55, 1:02:24, 51:02:24
-
-
-def _now() -> str:
-    return time.strftime("%H:%M:%S")
