@@ -46,7 +46,6 @@ class Run:
         self.log_file = self.folder / "log.jsonl"
         self.checkpoints = self.folder / "checkpoints"
         self.model_folder = self.folder / "model"
-        self.ctranslate2_file = self.folder / "model.bin"  # in a folder exported for CTranslate2
         self.lock_path = self.folder / "lock"
         self._held: os.stat_result | None = None
 
@@ -180,7 +179,7 @@ class Run:
             return self.model_folder
         state, damaged = self.newest_intact()
         if not state:
-            if self.ctranslate2_file.is_file():
+            if (self.folder / "model.bin").is_file():
                 raise RunError(
                     f"{self.folder} is a CTranslate2 model, which only CTranslate2 reads: name the run that was "
                     "exported, or see docs/export.md."
@@ -216,11 +215,11 @@ class Run:
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
             except OSError as error:
-                problem = f"{self.lock_path}: the run folder cannot be written to: {error.strerror}"
-                other = "or name another run folder with --train.out"
-                if is_machine_error(error):
-                    raise MachineError(f"{problem}. Free some space there, {other}.") from None
-                raise RunError(f"{problem}. Make it a folder that can be written to, {other}.") from None
+                kind = MachineError if is_machine_error(error) else RunError
+                raise kind(
+                    f"{self.lock_path}: the run folder cannot be written to: {error.strerror}. Free some space there, "
+                    "make it a folder that can be written to, or name another run folder with --train.out."
+                ) from None
             self._held = os.fstat(file.fileno())
             yield
 

@@ -104,7 +104,7 @@ def test_check_reports_what_training_would_refuse(recipe_of, tmp_path):
     for out in ("file", "file/below/it"):
         recipe = recipe_of(train={"out": str(tmp_path / out)})
         assert f"refused: {tmp_path}/file is no folder that can be written to" in troubles_of(recipe)[0]
-        with pytest.raises(RunError, match="Make it a folder that can be written to"):
+        with pytest.raises(RunError, match="make it a folder that can be written to"):
             launch(recipe)
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
