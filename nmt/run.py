@@ -100,11 +100,9 @@ class Run:
         return sorted(update for update in updates if update is not None)
 
     def has_newer_checkpoints(self) -> bool:
-        """Return whether training continued, to another end, after it had chosen a final model."""
-        file = self.model_folder / checkpoint.STATE
-        state = checkpoint.read_json(file) if file.is_file() else None
-        update = state.get("update") if isinstance(state, dict) else None
-        return isinstance(update, int) and update < max(self.updates(), default=0)
+        """Return whether training continued, to another end, after it had chosen the final model, which is intact."""
+        update: int = checkpoint.read_json(self.model_folder / checkpoint.STATE)["update"]
+        return update < max(self.updates(), default=0)
 
     def checkpoint(self, update: int) -> Path:
         """Folder of the checkpoint at an update."""

@@ -221,7 +221,7 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
-# --selftest
+# The self-test.
 
 N_PAIR = 16
 MOST_UPDATES = 1000
