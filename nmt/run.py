@@ -12,7 +12,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import MachineError, RunError, is_machine_error
+from nmt.errors import MachineError, NmtError, RunError, is_machine_error
 from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import SkipInit, build_model
@@ -46,7 +46,6 @@ class Run:
         self.log_file = self.folder / "log.jsonl"
         self.checkpoints = self.folder / "checkpoints"
         self.model_folder = self.folder / "model"
-        self.ctranslate2_file = self.folder / "model.bin"  # in a folder exported for CTranslate2
         self.lock_path = self.folder / "lock"
         self._held: os.stat_result | None = None
 
@@ -101,30 +100,39 @@ class Run:
         return sorted(update for update in updates if update is not None)
 
     def has_newer_checkpoints(self) -> bool:
-        """Return whether training continued, to another end, after it had chosen a final model."""
-        file = self.model_folder / checkpoint.STATE
-        state = checkpoint.read_json(file) if file.is_file() else None
-        update = state.get("update") if isinstance(state, dict) else None
-        return isinstance(update, int) and update < max(self.updates(), default=0)
+        """Return whether training continued, to another end, after it had chosen the final model, which is intact."""
+        update: int = checkpoint.read_json(self.model_folder / checkpoint.STATE)["update"]
+        return update < max(self.updates(), default=0)
 
     def checkpoint(self, update: int) -> Path:
         """Folder of the checkpoint at an update."""
         return self.checkpoints / checkpoint.name_of(update)
 
-    def newest_intact(self, needed: Iterable[str] = ()) -> tuple[dict[str, Any], dict[Path, str]]:
-        """The state of the newest checkpoint that verifies, {} if none does, and the errors of newer ones.
-
-        needed: files that it must have besides the model and the state. Raises NewerFormat for a checkpoint that a
-        newer nmt wrote, instead of skipping it.
-        """
+    def newest_intact(self) -> tuple[dict[str, Any], dict[Path, str]]:
+        """The state of the newest checkpoint that verifies, {} if none does, and the errors of newer ones. Raises
+        NewerFormat for a checkpoint that a newer nmt wrote, instead of skipping it."""
         damaged: dict[Path, str] = {}
         for update in reversed(self.updates()):
             folder = self.checkpoint(update)
             try:
-                return checkpoint.verify(folder, needed), damaged
+                return checkpoint.verify(folder), damaged
             except RunError as error:
                 damaged[folder] = str(error)
         return {}, damaged
+
+    def verify(self) -> Iterator[tuple[str, int | None, str]]:
+        """Verify the checkpoints and the final model. Yield the name, update (None if unreadable) and complaint ('' if
+        intact) of each. Raises RunError if the subwords are not those of the run."""
+        self.subwords()
+        if "subwords" not in self.data_facts():
+            raise RunError(f"{self.data_file}: the SHA-256 of the subwords is missing: it was changed. Restore it.")
+        models = [self.model_folder] if os.path.lexists(self.model_folder) else []
+        for folder in [*map(self.checkpoint, self.updates()), *models]:
+            try:
+                yield folder.name, checkpoint.verify(folder)["update"], ""
+            except NmtError as error:
+                if os.path.lexists(folder):  # else a running training has deleted it meanwhile
+                    yield folder.name, checkpoint.update_of(folder), str(error)
 
     def tidy(self) -> None:
         """Clean up after killed processes. The caller must hold the lock."""
@@ -169,7 +177,7 @@ class Run:
             return self.model_folder
         state, damaged = self.newest_intact()
         if not state:
-            if self.ctranslate2_file.is_file():
+            if (self.folder / "model.bin").is_file():
                 raise RunError(
                     f"{self.folder} is a CTranslate2 model, which only CTranslate2 reads: name the run that was "
                     "exported, or see docs/export.md."
@@ -205,11 +213,11 @@ class Run:
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
             except OSError as error:
-                problem = f"{self.lock_path}: the run folder cannot be written to: {error.strerror}"
-                other = "or name another run folder with --train.out"
-                if is_machine_error(error):
-                    raise MachineError(f"{problem}. Free some space there, {other}.") from None
-                raise RunError(f"{problem}. Make it a folder that can be written to, {other}.") from None
+                kind = MachineError if is_machine_error(error) else RunError
+                raise kind(
+                    f"{self.lock_path}: the run folder cannot be written to: {error.strerror}. Free some space there, "
+                    "make it a folder that can be written to, or name another run folder with --train.out."
+                ) from None
             self._held = os.fstat(file.fileno())
             yield
 

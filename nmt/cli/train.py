@@ -68,9 +68,8 @@ def train(args: argparse.Namespace) -> int:
         end_startup()
         with Stop(_SIGNALS):  # a signal deletes unfinished files first
             prepare(recipe, recipe.data_folder, talk=talk, translations=translate_corpora(recipe))
-    from nmt.training.check import check
+    from nmt.training.check import check, selftest
     from nmt.training.launch import launch
-    from nmt.training.selftest import selftest
 
     end_startup()
     if args.check:
@@ -124,12 +123,11 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
 def _verify(path: Path) -> int:
     """Print the state of each checkpoint and of the model of a run. Returns the exit code."""
     from nmt.run import Run
-    from nmt.training.selftest import verify_run
 
     end_startup()
     folder = path.parent if path.name == RECIPE and is_run(path.parent) else path
     complaints = []
-    for name, update, complaint in verify_run(Run(folder)):
+    for name, update, complaint in Run(folder).verify():
         complaints.append(complaint)
         verdict = f"damaged: {printable(complaint)}" if complaint else "whole"
         write_stdout(f"{name}\t{'?' if update is None else update}\t{verdict}\n")
@@ -143,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to resume the run")
     add = parser.add_mutually_exclusive_group().add_argument
-    text = "Train nothing: check the checkpoints and the model of the run folder RECIPE against manifests and recipe. "
+    text = "Train nothing: check the checkpoints and the model of the run folder RECIPE against their SHA-256. "
     text += "Prints a line for each: name, update, and whole, or damaged and why. Exit code 2 if one is damaged."
     add("--verify", action="store_true", help=text)
     text = "Train nothing: measure the memory, time and disk that the recipe needs here, and warn of likely problems."

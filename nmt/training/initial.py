@@ -2,7 +2,6 @@
 weights are taken: data, optimizer, update numbers and folder are new. Resuming is `Trainer.restore`."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,9 +83,6 @@ _IRRELEVANT = {
     *("n_position", "attn_bias", "ffn_bias", "enc_conv", "lexical_attn", "prj_transform"),
 }
 
-# Fates of parameters: {kind: {name: reason}}. Kinds: loaded, grown (some rows are new), skipped, unused (only there).
-Fates = dict[str, dict[str, str]]
-
 
 def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, record: Record) -> None:
     """Replace random initial weights as the recipe says, and report it."""
@@ -94,27 +90,27 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
         record.say("computing first embeddings from co-occurrence ...")
         start_embeddings(model, data, recipe.seed)
     if recipe.train.init_from:
-        folder, name, fates, differing = copy_from_origin(model, data, recipe)
-        record.say(f"first weights from {folder}, {name}:")
-        loaded = list(fates["loaded"])
-        n_number = sum(model.get_parameter(param).numel() for param in loaded)
-        record.say(f"  loaded   {len(loaded)} parameters, {n_number:,} numbers")
-        for kind in ("grown", "skipped", "unused"):
-            for param, why in fates[kind].items():
-                record.say(f"  {kind:8} {param}: {why}")
-        fields: dict[str, Any] = {**fates, "loaded": loaded, "unused": list(fates["unused"])}
-        if differing:
-            fields["options"] = differing
-            lines = [f"    {line}" for line in format_options(differing)]
+        fates = copy_from_origin(model, data, recipe)
+        n_number = sum(model.get_parameter(name).numel() for name in fates["loaded"])
+        record.say(f"first weights from {fates['run']}, {fates['checkpoint']}:")
+        record.say(f"  loaded   {len(fates['loaded'])} parameters, {n_number:,} numbers")
+        for kind in ("grown", "skipped"):
+            for name, why in fates[kind].items():
+                record.say(f"  {kind:8} {name}: {why}")
+        for name in fates["unused"]:
+            record.say(f"  unused   {name}: only in that run")
+        if "options" in fates:
+            lines = [f"    {line}" for line in format_options(fates["options"])]
             record.say("\n".join([f"  warning: {OPTIONS_WARNING}:", *lines]))
-        record.write("init", 0, run=str(folder), checkpoint=name, **fields)
+        record.write("init", 0, **fates)
 
 
-def copy_from_origin(
-    model: TranslationModel, data: Prepared, recipe: Recipe
-) -> tuple[Path, str, Fates, dict[str, tuple[Any, Any]]]:
-    """Copy the weights that fit from the run that train.init_from names. Raises RunError if none fits. Returns the run
-    folder, the name of the checkpoint, the fates of all parameters, and the result of `differing_options`."""
+def copy_from_origin(model: TranslationModel, data: Prepared, recipe: Recipe) -> dict[str, Any]:
+    """Copy the weights that fit from the run that train.init_from names. Raises RunError if none fits.
+
+    Returns the fields of the line `init` of the log: run, checkpoint, the fates of the parameters (see `copy_weights`),
+    and the result of `differing_options` unless it is empty.
+    """
     run, name = find_origin(recipe)
     other, name = run.load_model(torch.device("cpu"), name)
     fates = copy_weights(model, data.subwords, other, run.subwords())
@@ -124,7 +120,9 @@ def copy_from_origin(
             f"train.init_from: no parameter of {run.folder}, {name} fits this recipe's model: {param}: {why}; and so "
             "on. Use the model options of that run in this recipe."
         )
-    return run.folder, name, fates, differing_options(run.recipe().model, recipe.model)
+    differing = differing_options(run.recipe().model, recipe.model)
+    options = {"options": differing} if differing else {}
+    return {"run": str(run.folder), "checkpoint": name, **fates, **options}
 
 
 def check_origin(recipe: Recipe, run: Run) -> None:
@@ -158,38 +156,37 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
     )
 
 
+@torch.no_grad()
 def copy_weights(
     model: TranslationModel, subwords: Subwords, other: TranslationModel, other_subwords: Subwords
-) -> Fates:
+) -> dict[str, Any]:
     """Copy weights of another model where they fit; the rest keeps its values. A parameter with the same name and shape
     is copied. A row that belongs to a subword is copied from the row of the same subword in the other vocabulary. The
-    row of a new subword is the mean of the rows of the subwords that the other vocabulary cuts it into. A matrix that
-    is shared only in this model takes each row from the first of the other model's matrices that has the subword."""
+    row of a new subword is the mean of the rows of the subwords that the other vocabulary cuts it into.
+
+    Returns the fates of the parameters: the names of those that were loaded, and of those that are unused, only in the
+    other model; and reasons by name for those that were grown, with some new rows, and for those that were skipped.
+    """
     codec_of, other_codec_of = _vocabularies(model, subwords), _vocabularies(other, other_subwords)
-    other_params = dict(other.named_parameters(remove_duplicate=False))
-    fates: Fates = {"grown": {}, "skipped": {}, "loaded": {}, "unused": {}}
+    own_params, other_params = (dict(m.named_parameters(remove_duplicate=False)) for m in (model, other))
+    loaded, grown, skipped = list[str](), dict[str, str](), dict[str, str]()
     for param, names in names_of(model).items():
-        candidates = list(dict.fromkeys(other_params[name] for name in names if name in other_params))
-        fitting = [candidate for candidate in candidates if candidate.shape[1:] == param.shape[1:]]
-        kind, why = "loaded", ""
-        if not candidates:
-            kind, why = "skipped", "not in that run"
-        elif not fitting or (param not in codec_of and candidates[0].shape != param.shape):
-            kind, why = "skipped", f"{_shape(candidates[0])} there, {_shape(param)} here"
-        elif param not in codec_of:
-            with torch.no_grad():
-                param.copy_(fitting[0])
+        codec = codec_of.get(param)
+        source = next((other_params[name] for name in names if name in other_params), None)
+        if source is None:
+            skipped[names[0]] = "not in that run"
+        elif source.shape[1:] != param.shape[1:] or (codec is None and source.shape != param.shape):
+            skipped[names[0]] = f"{_shape(source)} there, {_shape(param)} here"
+        elif codec is None:
+            param.copy_(source)
+            loaded.append(names[0])
+        elif n_new := _copy_rows(param, codec, source, other_codec_of[source]):
+            n_old = f"{codec.size - n_new:,} of {codec.size:,} subwords"
+            grown[names[0]] = f"{n_old}, {n_new:,} start as the mean of their parts there"
         else:
-            codec = codec_of[param]
-            n_row = _copy_rows(param, codec, [(source, other_codec_of[source]) for source in fitting])
-            if n_new := codec.size - n_row:
-                kind = "grown"
-                why = f"{n_row:,} of {codec.size:,} subwords, {n_new:,} start as the mean of their parts there"
-        fates[kind][names[0]] = why
-    own_names = dict(model.named_parameters(remove_duplicate=False)).keys()
-    unused = (names[0] for names in names_of(other).values() if own_names.isdisjoint(names))
-    fates["unused"] = dict.fromkeys(unused, "only in that run")
-    return fates
+            loaded.append(names[0])
+    unused = [names[0] for names in names_of(other).values() if own_params.keys().isdisjoint(names)]
+    return {"grown": grown, "skipped": skipped, "loaded": loaded, "unused": unused}
 
 
 def differing_options(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[Any, Any]]:
@@ -209,31 +206,24 @@ def _vocabularies(model: TranslationModel, subwords: Subwords) -> dict[Tensor, C
     return {model.output_weight: subwords.trg, target.weight: subwords.trg, source.weight: subwords.src}
 
 
-@torch.no_grad()
-def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Codec]]) -> int:
-    """Fill each row from the first source that has its subword, and new rows with a mean of rows of the first source.
-
-    Returns the number of the `codec.size` rows that were found.
-    """
-    if _pieces(codec) == _pieces(sources[0][1]):
-        param.copy_(sources[0][0])  # includes the rows that pad the vocabulary
-        return codec.size
-    is_found = np.zeros(codec.size, dtype=bool)
-    for source, source_codec in sources:
-        row_of = {piece: row for row, piece in enumerate(_pieces(source_codec), N_SPECIAL)}
-        source_row = np.array([*range(N_SPECIAL), *(row_of.get(piece, -1) for piece in _pieces(codec))])
-        rows = np.flatnonzero(~is_found & (source_row >= 0))
-        is_found[rows] = True
-        param[torch.from_numpy(rows)] = source[torch.from_numpy(source_row[rows])].to(param.device)
-    source, source_codec = sources[0]
-    for new_row in np.flatnonzero(~is_found).tolist():
+def _copy_rows(param: nn.Parameter, codec: Codec, source: Tensor, source_codec: Codec) -> int:
+    """Fill each row from the row of the same subword, and new rows with means. Returns the number of new rows."""
+    pieces, source_pieces = _pieces(codec), _pieces(source_codec)
+    if pieces == source_pieces:
+        param.copy_(source)  # includes the rows that pad the vocabulary
+        return 0
+    row_of = {piece: row for row, piece in enumerate(source_pieces, N_SPECIAL)}
+    source_row = np.array([*range(N_SPECIAL), *(row_of.get(piece, -1) for piece in pieces)])
+    found, new = np.flatnonzero(source_row >= 0), np.flatnonzero(source_row < 0).tolist()
+    param[torch.from_numpy(found)] = source[torch.from_numpy(source_row[found])].to(param.device)
+    for new_row in new:
         if new_row < codec.n_text:
             source_ids = source_codec.cut(codec.raw([new_row])[0])  # not empty, since all bytes are pieces
         else:  # a new tag starts as the mean of the other tags; without any it keeps its random value
             source_ids = source_codec.tag_ids(source_codec.tags)
         if source_ids:
             param[new_row] = source[source_ids].mean(0).to(param.device)
-    return int(is_found.sum())
+    return len(new)
 
 
 def _pieces(codec: Codec) -> list[bytes | str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from nmt import checkpoint, ops
+from nmt import ops
 from nmt.data.corpus import Prepared
 from nmt.decoding.long_lines import usual_len
 from nmt.device import processor_of
@@ -81,7 +81,7 @@ def launch(
 
 def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Callable[[], bool], budget: Budget) -> str:
     data, ranks = feed.data, feed.ranks
-    state = ranks.on_main(lambda: find_start(run, recipe, record.say))  # the choice of rank 0 holds for all ranks
+    state = ranks.on_main(lambda: find_start(run, record.say))  # the choice of rank 0 holds for all ranks
     folder = run.checkpoint(state["update"]) if state else None
     saved = state.get("arithmetic", {})
     if saved.get("device") != ranks.device.type:
@@ -92,14 +92,12 @@ def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Cal
     was_compiled = saved.get("compiled", False) if saved else None
     recipe, compile_why = decide_compile(recipe, model, precision, ranks, was_compiled)
     frozen = freeze(model, recipe.train.freeze)  # first: frozen parameters take no space for moments
-    if ranks.is_main and folder is None:
-        check_space(run, recipe, model)
     rate_factors(model, recipe.optim.rate_of)  # raises early: the first weights take a while
     if folder is None:
+        if ranks.is_main:
+            check_space(run, recipe, model)
         record.begin()
         first_weights(model, data, recipe, record)
-    elif recipe.train.init_from:
-        record.say(f"train.init_from has no effect: this run has checkpoints, and resumes from {folder.name}")
     if frozen:
         record.say(frozen)
     engine = Engine(model, recipe, precision=precision, ranks=ranks)
@@ -156,11 +154,6 @@ def _introduce(trainer: Trainer, compile_why: str) -> None:
         data=data.train.fingerprint,
         seed=recipe.seed,
     )
-    if (mixture := plan.mixture) is not None:
-        n_total = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
-        record.say("an epoch consists of:")
-        for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
-            record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_total:>6.1%}  {corpus['name']}")
     langs = f"{recipe.data.src_lang} to {recipe.data.trg_lang}"
     record.say(
         f"{recipe.name}: {langs}, {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, "
@@ -206,7 +199,7 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
     if is_resumed := run.has_weights:
         origin = {"init_from": run.recipe().train.init_from}  # the run's own, even if the recipe no longer names it
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
-        facts = checkpoint.read_json(run.data_file)
+        facts = run.data_facts()
     else:
         statistics = {USUAL_SRC_LEN: usual_len(data.train.src_len), USUAL_RATIOS: data.usual_ratios()}
         facts = {**_fingerprint(data), **statistics, SRC_STYLE: data.src_style()}
@@ -243,8 +236,7 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} is a run with other options: {shown}.{why} To resume it, give its original options; "
                 "for a new run, also one from its weights (--train.init_from), name another folder with --train.out."
             )
-        facts, fingerprint = checkpoint.read_json(run.data_file), _fingerprint(data)
-        if not isinstance(facts, dict) or {name: facts.get(name) for name in fingerprint} != fingerprint:
+        if not _fingerprint(data).items() <= run.data_facts().items():
             raise RunError(
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
@@ -260,15 +252,10 @@ def _fingerprint(data: Prepared) -> dict[str, str]:
     return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
 
 
-def required_files(recipe: Recipe) -> tuple[str, ...]:
-    """The files that a checkpoint must have for a run of this recipe to resume from it."""
-    return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
-
-
-def find_start(run: Run, recipe: Recipe, say: Callable[[str], None]) -> dict[str, Any]:
+def find_start(run: Run, say: Callable[[str], None]) -> dict[str, Any]:
     """The state of the newest intact checkpoint; {} for a new run. Damaged ones are renamed and reported by `say`. The
     caller must hold the lock. Raises RunError if all checkpoints are damaged, or if only the final model is left."""
-    state, damaged = run.newest_intact(required_files(recipe))
+    state, damaged = run.newest_intact()
     if not state and (damaged or run.model_folder.exists()):
         advice = f"Remove {run.checkpoints} to start again."
         if run.model_folder.exists():

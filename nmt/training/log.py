@@ -5,6 +5,7 @@ import contextlib
 import json
 import secrets
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -163,8 +164,8 @@ class Record:
             self.bar.update(0)
 
     def row(self, text: str) -> None:
-        """Print a line for people that replaces the next line of the bar."""
-        self.say(text)
+        """Print a line for people, after the time of day. It replaces the next line of the bar."""
+        self.say(f"{time.strftime('%H:%M:%S')} {text}")
         self.bar.postpone()
 
     def say(self, text: str) -> None:

@@ -1,8 +1,5 @@
 """Reports of a run, to the log and to people; `log.py` has files and bar. Nothing here changes training."""
 
-import os
-import time
-
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -20,7 +17,6 @@ from nmt.training.memory import Memory, footprint
 from nmt.training.state import TrainState, changes
 from nmt.training.validate import Measured, describe, fields_of, score_of
 
-_SLOW = 4  # times slower than the fastest updates before
 _SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
 _FEW = 0.02  # different translations per different reference, of a model that ignores the source
 _EARLY = 1000  # updates in which also a model that learns well may ignore it
@@ -61,7 +57,6 @@ class TrainingReporter:
         self.token_seconds = token_seconds
         self.n_failed = 0
         self.pace = 0.0  # seconds per update
-        self.fastest, self.has_warned = 0.0, False  # target tokens per second; whether a slowdown was reported
         self.has_warned_of_source = False
         self.loss, self.best = 0.0, ""  # last shown
 
@@ -86,18 +81,9 @@ class TrainingReporter:
             **footprint(self.device),
         )
         self.record.row(
-            f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
+            f"{state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
         )
-        self.fastest = max(self.fastest, speed)
-        spins = self.device.type == "cpu" and os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive"
-        if spins and _SLOW * speed < self.fastest and torch.get_num_threads() > 1 and not self.has_warned:
-            self.has_warned = True
-            self.record.say(
-                f"warning: {self.fastest / speed:.0f} times slower than before, probably since other processes use the "
-                "cores. Stop this run (Ctrl-C) and start it again with OMP_WAIT_POLICY=passive in the environment: it "
-                "continues, and its threads sleep while they wait."
-            )
 
     def progress(self, state: TrainState) -> None:
         """Move the bar: by time if there is a budget, else by updates."""
@@ -188,7 +174,7 @@ class TrainingReporter:
         for name, (numbers, _) in measured.items():
             label = f"valid {name}" if len(measured) > 1 else "valid"
             mark = "  * best" if is_best and name == first_name else ""
-            self.record.row(f"{_now()} {state.update:8,}  {label}  {describe(numbers)}{mark}")
+            self.record.row(f"{state.update:8,}  {label}  {describe(numbers)}{mark}")
         if examples := measured[first_name][1].get("examples", []):
             self.record.say(as_text(examples[len(state.history) % len(examples)]))
         is_late = state.update >= max(_EARLY, self.recipe.optim.n_warmup)
@@ -203,7 +189,3 @@ class TrainingReporter:
 
 
 clock = tqdm.format_interval  # 04:55, 1:02:24, 51:02:24
-
-
-def _now() -> str:
-    return time.strftime("%H:%M:%S")

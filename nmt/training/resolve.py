@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 from torch import nn
 
@@ -32,7 +31,7 @@ from nmt.training.parallel import Ranks
 
 LEAST = 512  # tokens of the smallest batch that is tried
 _MARGIN = 1.15  # a batch larger by this factor must fit, too
-_CPU_TOKENS = 2048  # of a batch
+_CPU_TOKENS = 2048  # of a batch; larger ones are hardly faster on a CPU
 _N_SAMPLED = 200  # batches that represent the corpus
 _UPDATE_SHARE = 0.8  # of a time budget: the rest is for validations and checkpoints
 _UPDATES_PER_EPOCH = 100  # at least, if the size of the update depends on that of the batch
@@ -67,9 +66,10 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
     if recipe.batch.max_tokens == "auto":
         if ranks.device.type == "cuda":
             say("batch.max_tokens: auto: trying batches ...")
-        max_tokens, why = _batch(recipe, data, ranks)
+        max_tokens = _largest_batch(recipe, data, ranks)
         recipe = _with(recipe, "batch", {"max_tokens": max_tokens})
-        say(f"batch.max_tokens: auto: {max_tokens:,}: {why}")
+        limit = "fits the memory" if ranks.device.type == "cuda" else "is faster on a CPU"
+        say(f"batch.max_tokens: auto: {max_tokens:,}: the largest useful batch that {limit}")
     train = recipe.train
     if train.epochs and not (begun and (train.epochs, train.updates) == (begun.train.epochs, begun.train.updates)):
         n_update, why = _updates_of_epochs(original, Feed(recipe, data, ranks).plan, ranks)
@@ -121,7 +121,7 @@ def _sized(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[Recipe, str, i
         except RecipeError:
             continue  # other options of the recipe contradict so small a model
         if candidate.batch.max_tokens == "auto":
-            candidate = _with(candidate, "batch", {"max_tokens": _batch(candidate, data, ranks)[0]})
+            candidate = _with(candidate, "batch", {"max_tokens": _largest_batch(candidate, data, ranks)})
         n_update, n_epoch = _room(candidate, data, ranks)
         if n_update >= _MIN_UPDATES or not best:
             dropout = min(max_dropout, max(_MIN_DROPOUT, round(_DROPOUT_PER_EPOCH * n_epoch, 2)))
@@ -134,11 +134,10 @@ def _sized(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[Recipe, str, i
 
 def _room(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, float]:
     """Estimate updates and epochs within train.time_budget from the time of a typical update; equal on all ranks."""
-    plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
-    optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     train, batch = recipe.train, recipe.batch
+    plain = train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     work = _typical(recipe, data)
-    with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, ranks.device)) as trial:
+    with closing(Trial(recipe.model_copy(update={"train": plain}), data, ranks.device)) as trial:
         trial.seconds(work)  # warm-up
         seconds = trial.seconds(work) / len(work)
     n_token = sum(item.batch.n_gold for item in work) / len(work)
@@ -197,27 +196,23 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
         raise RecipeError(f"the values chosen for auto and train.epochs contradict the recipe: {complaints}") from None
 
 
-def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int, str]:
-    """Return the size of the largest useful batch for a corpus of n_token target tokens, and the reason."""
-    if batch.tokens_per_update:
-        most = batch.tokens_per_update // world_size
-        why = f"so that each of {world_size} devices has a batch in an update of {batch.tokens_per_update:,}"
-    else:
-        most, why = n_token // (_UPDATES_PER_EPOCH * batch.per_update), f"for {_UPDATES_PER_EPOCH} updates an epoch"
-    return max(LEAST, most), f"at most {max(LEAST, most):,} {why}"
+def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> int:
+    """Return the size of the largest useful batch for a corpus of n_token target tokens."""
+    if batch.tokens_per_update:  # each device has a batch in an update
+        return max(LEAST, batch.tokens_per_update // world_size)
+    return max(LEAST, n_token // (_UPDATES_PER_EPOCH * batch.per_update))
 
 
-def _batch(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, str]:
-    """Return the value of batch.max_tokens: auto, the same on all ranks, and the reason."""
-    most, why_most = most_tokens(recipe.batch, target_tokens(data), ranks.world_size)
-    max_tokens, why = min(most, _CPU_TOKENS), "larger batches are hardly faster on a CPU"
+def _largest_batch(recipe: Recipe, data: Prepared, ranks: Ranks) -> int:
+    """Return the value of batch.max_tokens: auto, the same on all ranks."""
+    most = most_tokens(recipe.batch, target_tokens(data), ranks.world_size)
     if ranks.device.type == "cuda":
-        max_tokens, why = _largest_on_gpu(Trial(recipe, data, ranks.device), most, ranks)
-    return max_tokens, f"{why}; {why_most}"
+        return _largest_on_gpu(Trial(recipe, data, ranks.device), most, ranks)
+    return min(most, _CPU_TOKENS)
 
 
-def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
-    """Return the largest batch, of at most `most` tokens, that fits into memory on all ranks, and the reason."""
+def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> int:
+    """Return the largest batch, of at most `most` tokens, that fits into memory on all ranks with a margin."""
     with closing(trial):
         max_tokens = largest_that_fits(lambda n: trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most)
     if not max_tokens:
@@ -226,9 +221,7 @@ def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
             f"fits the memory of {trial.device}. Make the model smaller, for a Transformer set "
             "train.checkpoint_activations to true, or make data.max_len smaller and prepare the data again."
         )
-    smallest = min(ranks.all_gather(max_tokens))
-    why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
-    return smallest, why if smallest == max_tokens else f"the smallest choice of {ranks.world_size} ranks"
+    return min(ranks.all_gather(max_tokens))
 
 
 def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int:

@@ -9,10 +9,9 @@ from nmt import ops
 from nmt.errors import MachineError
 from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as precision_module
-from nmt.training.check import check
+from nmt.training.check import check, selftest
 from nmt.training.launch import launch
 from nmt.training.precision import choose_precision
-from nmt.training.selftest import selftest
 
 CPU = torch.device("cpu")
 
