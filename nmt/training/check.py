@@ -36,7 +36,7 @@ from nmt.training.feed import Feed
 from nmt.training.initial import OPTIONS_WARNING, check_origin, copy_from_origin, format_options
 from nmt.training.launch import refuse_other_run
 from nmt.training.materials import Trial, open_data, require_extras
-from nmt.training.memory import Work, peak
+from nmt.training.memory import Work, footprint, memory_left, peak
 from nmt.training.parallel import Ranks, require_one_process
 from nmt.training.precision import use_device
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve, target_tokens
@@ -53,9 +53,10 @@ class Findings:
     def __init__(self, recipe: Recipe, data: Prepared, trial: Trial) -> None:
         device, engine = trial.device, trial.engine
         feed = Feed(recipe, data, Ranks())
-        self.room = 0  # memory of the GPU for this process; 0: a CPU, whose memory other processes share
+        resident = footprint(device).get("rss_mb", 0.0) * 2**20
+        held = torch.cuda.memory_reserved(device) if device.type == "cuda" else resident
+        self.room = None if (left := memory_left(device)) is None else left + held  # for this process; None: unknown
         if device.type == "cuda":
-            self.room = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
             torch.cuda.reset_peak_memory_stats(device)
         batches = [rows for update in feed.plan.updates(0) for rows in update]
 
@@ -178,7 +179,7 @@ def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
         ("compiled", findings.compile),
         ("corpus", f"{findings.n_pair:,} pairs, {findings.n_token:,} target tokens"),
         ("largest batch", f"{rows:,} sentences x {columns:,} subwords"),
-        ("memory peak", f"{memory} of {size(findings.room)} available" if findings.room else memory),
+        ("memory peak", memory if findings.room is None else f"{memory} of {size(findings.room)} available"),
         ("update", f"{findings.tokens:,.0f} target tokens, {findings.seconds:.3f} s"),
         ("speed", f"{findings.tokens / findings.seconds:,.0f} target tokens/s"),
         ("padding", f"{findings.padding:.1%}"),

@@ -58,20 +58,34 @@ class Memory:
         self.too_large = min(work.cost, self.too_large or work.cost)
 
 
-# Memory that this process takes, as the operating system reports it.
+# Memory that the machine has left and that this process takes, as the operating system reports it.
+
+
+def memory_left(device: torch.device) -> int | None:
+    """Free bytes of a GPU, or for a CPU of the machine and its control groups; None: not known."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    free = [_number_after(Path("/proc/meminfo"), "MemAvailable:", 1024)]
+    group = Path("/sys/fs/cgroup", *system_text(Path("/proc/self/cgroup")).strip().rpartition(":")[2].split("/"))
+    for folder in (group, *group.parents):
+        limit, used = system_text(folder / "memory.max").strip(), system_text(folder / "memory.current").strip()
+        if limit.isdigit() and used.isdigit():
+            cache = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # the kernel frees it on demand
+            free.append(int(limit) - int(used) + cache)
+    return min((max(0, number) for number in free if number is not None), default=None)
 
 
 def peak(device: torch.device) -> int | None:
     """Peak memory of this process in bytes, on a CPU since its start; None: not known."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    return _status("VmHWM")
+    return _number_after(Path("/proc/self/status"), "VmHWM:", 1024)
 
 
 def footprint(device: torch.device) -> dict[str, float]:
     """{"rss_mb": current memory of the process, "device_peak_mb": peak memory of torch on the GPU}, where known."""
     megabytes = {}
-    resident = _status("VmRSS")
+    resident = _number_after(Path("/proc/self/status"), "VmRSS:", 1024)
     if resident is None and sys.platform != "win32":  # macOS
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if resident is not None:
@@ -81,7 +95,7 @@ def footprint(device: torch.device) -> dict[str, float]:
     return megabytes
 
 
-def _status(name: str) -> int | None:
-    """Bytes of an entry of /proc/self/status; None on a system without it."""
-    match = re.search(rf"^{name}:\s+(\d+) kB", system_text(Path("/proc/self/status")), re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
+def _number_after(path: Path, word: str, factor: int) -> int | None:
+    """The number after a word at the start of a line of a file, times a factor; None if there is none."""
+    match = re.search(rf"^{word}\s+(\d+)", system_text(path), re.MULTILINE)
+    return int(match[1]) * factor if match else None
