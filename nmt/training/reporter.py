@@ -1,5 +1,7 @@
 """Reports of a run, to the log and to people; `log.py` has files and bar. Nothing here changes training."""
 
+import os
+
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -17,6 +19,7 @@ from nmt.training.memory import Memory, footprint
 from nmt.training.state import TrainState, changes
 from nmt.training.validate import Measured, describe, fields_of, score_of
 
+_SLOW = 4  # times slower than the fastest updates before
 _SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
 _FEW = 0.02  # different translations per different reference, of a model that ignores the source
 _EARLY = 1000  # updates in which also a model that learns well may ignore it
@@ -57,6 +60,7 @@ class TrainingReporter:
         self.token_seconds = token_seconds
         self.n_failed = 0
         self.pace = 0.0  # seconds per update
+        self.fastest, self.has_warned = 0.0, False  # target tokens per second; whether a slowdown was reported
         self.has_warned_of_source = False
         self.loss, self.best = 0.0, ""  # last shown
 
@@ -84,6 +88,15 @@ class TrainingReporter:
             f"{state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
         )
+        self.fastest = max(self.fastest, speed)
+        spins = self.device.type == "cpu" and os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive"
+        if spins and _SLOW * speed < self.fastest and torch.get_num_threads() > 1 and not self.has_warned:
+            self.has_warned = True
+            self.record.say(
+                f"warning: {self.fastest / speed:.0f} times slower than before, probably since other processes use the "
+                "cores. Stop this run (Ctrl-C) and start it again with OMP_WAIT_POLICY=passive in the environment: it "
+                "continues, and its threads sleep while they wait."
+            )
 
     def progress(self, state: TrainState) -> None:
         """Move the bar: by time if there is a budget, else by updates."""

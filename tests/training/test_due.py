@@ -3,13 +3,14 @@
 import math
 
 import pytest
+import torch
 
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import OptimConfig
 from nmt.training import budget
 from nmt.training.budget import SCHEDULES, Budget, learning_rate_factor, share_of_run
 from nmt.training.reporter import TrainingReporter
-from nmt.training.state import TrainState
+from nmt.training.state import Sums, TrainState
 
 RECIPE = Recipe.model_validate(
     {
@@ -139,3 +140,28 @@ def test_time_left_follows_from_the_speed_or_the_time_budget(recipe_of):
     reporter = TrainingReporter(recipe, None, Budget(recipe.train, lambda: 0.0), None, 0.0)
     assert reporter.seconds_left(TrainState(200, wall_seconds=400.0), 2.0) == 800 * 2.0
     assert reporter.seconds_left(TrainState(200, wall_seconds=35_000.0), 2.0) == 1000.0
+
+
+class _Messages:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def write(self, *fields, **more) -> None: ...
+
+    def row(self, text: str) -> None: ...
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.mark.parametrize(("policy", "n"), [("active", 1), ("passive", 0), ("PASSIVE", 0)])
+def test_a_slowdown_by_spinning_threads_is_reported_once(recipe_of, monkeypatch, policy, n):
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    recipe, messages = recipe_of(), _Messages()
+    reporter = TrainingReporter(recipe, messages, Budget(recipe.train), torch.device("cpu"), 0.0)
+    for seconds in (1.0, 2.0, 12.0, 13.0, 1.0):
+        reporter.updates(TrainState(200, since_log=Sums(n_update=10, n_gold=1000, seconds=seconds)))
+    slower = [text for text in messages.said if "slower" in text]
+    assert len(slower) == n
+    assert all("12 times slower" in text and "OMP_WAIT_POLICY=passive" in text for text in slower)
