@@ -1,6 +1,6 @@
 """Operations of models, losses and search: in plain torch, or by a kernel of `nmt/kernels/` where that is faster."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -27,6 +27,13 @@ except ImportError:
     attentions = choice = cross_entropy = dropping = int8_products = missing
     linears = passes = products = sublayers = switch = gpu = missing
 
+# Operations of the kernels alone, described there. Without kernels they do nothing and return None.
+use_kernels = switch.use  # for a CPU, in this process
+prepacked_linear = products.prepacked_linear
+fuse_weights = linears.lay_beside_each_other  # for `fused_linear` in a search on a GPU
+int8_product: Callable[[], Any] = int8_products.int8_product
+end_of_step = choice.end_of_step  # of `fixed_search.Table`, on a GPU
+
 
 class Kernels(NamedTuple):
     """Abilities of the kernels for a CPU on this machine."""
@@ -46,11 +53,6 @@ def kernels_here() -> Kernels:
 def can_compile(device: torch.device) -> bool:
     """True if Triton can compile kernels for a device: a GPU of Ampere or later, with a C compiler on the machine."""
     return device.type == "cuda" and bool(gpu.works(device))
-
-
-def use_kernels(enable: bool) -> None:
-    """Switch the kernels for a CPU on or off in this process."""
-    switch.use(enable)
 
 
 def kernels_kept() -> AbstractContextManager[object]:
@@ -176,22 +178,6 @@ def recurrence(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) ->
             torch.lstm(x, initial, weights, *options) if len(state) > 1 else torch.gru(x, initial[0], weights, *options)
         )
     return output.to(dtype), [part.squeeze(0).to(dtype) for part in last]
-
-
-def prepacked_linear(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
-    """Function that multiplies by a fixed weight (E, D): (..., D), bias (E,) or None -> (..., E); None: as torch."""
-    function: Callable[[Tensor, Tensor | None], Tensor] | None = products.prepacked_linear(weight)
-    return function
-
-
-def fuse_weights(layers: Sequence[nn.Linear]) -> None:
-    """Prepare layers that read the same x for `fused_linear` in a search on a GPU; they are not to be trained."""
-    linears.lay_beside_each_other(layers)
-
-
-def int8_product() -> Any:
-    """Class of exact products of states and a matrix in 8-bit integers; None if this machine has none."""
-    return int8_products.int8_product()
 
 
 def widened(x: Tensor) -> Tensor:
@@ -350,24 +336,3 @@ def store(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor, n_s
     if not choice.store(keys, values, k, v, n_step):
         keys.index_copy_(2, slots, k)
         values.index_copy_(2, slots, v)
-
-
-def end_of_step(
-    logits: Tensor,
-    allowed: Callable[[], Tensor],
-    state: Tensor,
-    hypotheses: Mapping[str, Tensor],
-    notes: Mapping[str, Tensor],
-    last: Tensor,
-    n_step: Tensor,
-    divisors: Tensor,
-    *,
-    eos: int,
-) -> Tensor | None:
-    """Carry out `fixed_search.Table.finish_step` by kernels of a GPU: (R,) rows that hypotheses continue; else None.
-
-    hypotheses, notes, last: `per_sentence`, `notes` and `last` of a `Table`, updated in place. allowed: returns (S, V)
-    uint8, 0 where a column must not follow in a state; state: (R,) of each row. n_step: (1,) number of earlier steps.
-    divisors: (T + 2,) of each length.
-    """
-    return choice.end_of_step(logits, allowed, state, hypotheses, notes, last, n_step, divisors, eos)

@@ -228,7 +228,7 @@ class Table:
         after = buffers.cached(f"after.{ids}", lambda: settings.automaton(n_column, buffers.device).after)
         characters = Characters(after)
         allowed = partial(buffers.cached, f"allowed.{ids}", lambda: (after != FORBIDDEN).to(torch.uint8))
-        rows = ops.end_of_step(logits, allowed, state, table, self.notes, self.last, self.n_step, divisors, eos=EOS)
+        rows = ops.end_of_step(logits, allowed, state, table, self.notes, self.last, self.n_step, divisors, EOS)
         if rows is not None:  # by kernels of a GPU
             self.n_step += 1
             if len(after) > 1:

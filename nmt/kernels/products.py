@@ -117,7 +117,8 @@ class LaidOut:
 
 
 def prepacked_linear(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
-    """`ops.prepacked_linear` by kernels for fp32, or by oneDNN; None if neither is available."""
+    """Function that multiplies by a fixed weight (E, D): (..., D), bias (E,) or None -> (..., E). By kernels for fp32,
+    or by oneDNN; None if neither is available."""
     if not weight.is_cpu or weight.dtype not in (torch.float32, torch.bfloat16):
         return None
     try:

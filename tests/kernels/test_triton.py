@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 import torch
 
+from nmt import ops
 from nmt.data.subwords import EOS, PAD
 from nmt.decoding import beam, fixed_search
 from nmt.decoding.beam import BeamSettings
@@ -199,7 +200,7 @@ def test_search_with_kernels_equals_the_search(changes, device, monkeypatch):
     n_step, end_of_step = [], choice.end_of_step
     monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
     monkeypatch.setattr(on_gpu, "takes_choice", lambda *_: True)
-    monkeypatch.setattr(choice, "end_of_step", lambda *args: n_step.append(1) or end_of_step(*args))
+    monkeypatch.setattr(ops, "end_of_step", lambda *args: n_step.append(1) or end_of_step(*args))
     found = fixed_search.FixedSearch(model)(src_seq, settings, max_len)
     assert n_step  # on a GPU not for every step: steps are replayed
     for hypotheses, expected_hypotheses in zip(found, expected, strict=True):
