@@ -157,9 +157,7 @@ N_POSITION = 2048
 def position_table(encoding: nn.Module) -> Tensor:
     """Return the table of additive positions, (N_POSITION or more, D); not for rotary ones."""
     if isinstance(encoding, PositionalEncoding):
-        zero = torch.zeros(1, N_POSITION, encoding.pos_table.size(-1), device=encoding.pos_table.device)
-        rows: Tensor = encoding(zero)
-        return rows[0]
+        return encoding.rows(0, N_POSITION)[0]
     assert isinstance(encoding, LearnedPositions)
     table = encoding.pos_emb.weight
     return torch.cat([table, table[-1:].expand(max(0, N_POSITION - len(table)), -1)])

@@ -14,7 +14,7 @@ from nmt.masks import Mask, Packing, SearchMask
 from nmt.models.base import Attns, DecoderState, TranslationModel, WordEmbedding, read_in_parts
 from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
-from nmt.models.transformer.Modules import Position, RotaryEncoding, extend, make_norm, sinusoids
+from nmt.models.transformer.Modules import Position, RotaryEncoding, SinusoidTable, make_norm
 from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
 from nmt.ops import linear, normed, packed_mask
 from nmt.recipe.model_options import ModelConfig
@@ -31,42 +31,12 @@ def get_subsequent_mask(seq: Tensor) -> Tensor:
     return torch.ones(1, n, n, dtype=torch.bool, device=seq.device).tril()
 
 
-class PositionalEncoding(nn.Module):
-    """Sinusoidal positions of the paper. The table has n_position rows; further rows are computed when first needed."""
-
-    pos_table: Tensor
-    extension: Tensor
-
-    def __init__(self, d_model: int, n_position: int) -> None:
-        super().__init__()
-        self.register_buffer("pos_table", sinusoids(0, n_position, d_model).unsqueeze(0))
-        # Not in the state dict: the saved table keeps its size, whatever lengths the model has read.
-        self.register_buffer("extension", torch.empty(1, 0, d_model), persistent=False)
+class PositionalEncoding(SinusoidTable):
+    """Sinusoidal positions of the paper."""
 
     def forward(self, x: Tensor, first: Position = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
         """Return scale · x + vectors of positions first, first + 1, ..., or of a packed row: (B, T, D) -> (B, T, D)"""
-        if packing:
-            rows = self._rows(0, packing.longest).index_select(1, packing.position)
-        elif isinstance(first, Tensor):
-            rows = torch.cat([self.pos_table, self.extension], dim=1).index_select(1, first)
-        else:
-            rows = self._rows(first, first + x.size(1))
-        return torch.add(rows, x, alpha=scale)
-
-    def grow(self, n: int) -> Tensor:
-        """Make rows for the first n positions. Returns the extension, since another thread may replace it."""
-        extension = self.extension
-        n_known = self.pos_table.size(1) + extension.size(1)
-        if n > n_known:
-            self.extension = extension = extend(extension, n_known, n, dim=1)
-        return extension
-
-    def _rows(self, first: int, end: int) -> Tensor:
-        n_table = self.pos_table.size(1)
-        if end <= n_table:
-            return self.pos_table[:, first:end]
-        extension = self.grow(end)
-        return torch.cat([self.pos_table[:, first:], extension[:, max(0, first - n_table) : end - n_table]], dim=1)
+        return torch.add(self.rows(first, x.size(1), packing), x, alpha=scale)
 
 
 class LearnedPositions(nn.Module):

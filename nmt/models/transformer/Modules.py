@@ -39,39 +39,54 @@ def sinusoids(first: int, n: int, width: int) -> Tensor:
     return torch.where(column % 2 == 0, angle.sin(), angle.cos()).float()
 
 
-def extend(table: Tensor, first: int, end: int, dim: int) -> Tensor:
-    """Append sinusoids first, ..., end - 1 to `table` along `dim`, and as many again, so that it seldom grows."""
-    # Translation runs in inference mode, and training could not use tensors that were made there.
-    with torch.inference_mode(False):
-        rows = sinusoids(first, 2 * (end - first), table.size(-1)).to(table)
-        return torch.cat([table, rows.expand(*table.shape[:dim], -1, -1)], dim)
+class SinusoidTable(nn.Module):
+    """Sinusoids of all positions read so far. Rows beyond the n_position of `pos_table` are computed when first needed.
 
+    Only `pos_table` is in the state dict: it keeps its size, whatever lengths the model has read.
+    """
 
-class RotaryEncoding(nn.Module):
-    """Positions as rotations of queries and keys (Su et al. 2021): their product depends on the distance alone."""
-
-    table: Tensor
+    is_saved = True
+    pos_table: Tensor
+    extension: Tensor
 
     def __init__(self, width: int, n_position: int) -> None:
         super().__init__()
-        self.register_buffer("table", sinusoids(0, n_position, width), persistent=False)
+        self.register_buffer("pos_table", sinusoids(0, n_position, width).unsqueeze(0), persistent=self.is_saved)
+        self.register_buffer("extension", torch.empty(1, 0, width), persistent=False)
+
+    def rows(self, first: Position, n: int, packing: Packing | None = None) -> Tensor:
+        """Rows of n positions from `first` on, or of the n tokens of a packed row: (1, n, width)"""
+        if isinstance(first, Tensor):
+            return torch.cat([self.pos_table, self.extension], dim=1).index_select(1, first)
+        if packing:
+            return self.rows(0, packing.longest).index_select(1, packing.position)
+        n_table, end = self.pos_table.size(1), first + n
+        if end <= n_table:
+            return self.pos_table[:, first:end]
+        extension = self.grow(end)
+        return torch.cat([self.pos_table[:, first:], extension[:, max(0, first - n_table) : end - n_table]], dim=1)
+
+    def grow(self, n: int) -> Tensor:
+        """Make rows for the first n positions. Returns the extension, since another thread may replace it."""
+        extension = self.extension
+        n_known = self.pos_table.size(1) + extension.size(1)
+        if n > n_known:
+            # Translation runs in inference mode, and training could not use tensors that were made there.
+            with torch.inference_mode(False):
+                rows = sinusoids(n_known, 2 * (n - n_known), extension.size(-1))  # twice, so that it seldom grows
+                self.extension = extension = torch.cat([extension, rows.unsqueeze(0).to(extension)], dim=1)
+        return extension
+
+
+class RotaryEncoding(SinusoidTable):
+    """Positions as rotations of queries and keys (Su et al. 2021): their product depends on the distance alone."""
+
+    is_saved = False
 
     def forward(self, first: Position, n: int, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
         """Cosines and sines, (n, d_k / 2) each, of n positions from `first` on, or of the n tokens of a packed row."""
-        if isinstance(first, Tensor):
-            rows = self.table.index_select(0, first)
-        else:
-            end = packing.longest if packing else first + n
-            table = self.grow(end)
-            rows = table[packing.position] if packing else table[first:end]
+        rows = self.rows(first, n, packing)[0]
         return rows[:, 1::2], rows[:, 0::2]
-
-    def grow(self, n: int) -> Tensor:
-        """Make rows for the first n positions. Returns the table, since another thread may replace it."""
-        table = self.table
-        if n > table.size(0):
-            self.table = table = extend(table, table.size(0), n, dim=0)
-        return table
 
 
 class ScaledDotProductAttention(nn.Module):
