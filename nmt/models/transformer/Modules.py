@@ -58,13 +58,11 @@ class SinusoidTable(nn.Module):
         """Rows of n positions from `first` on, or of the n tokens of a packed row: (1, n, width)"""
         if isinstance(first, Tensor):
             return torch.cat([self.pos_table, self.extension], dim=1).index_select(1, first)
-        if packing:
-            return self.rows(0, packing.longest).index_select(1, packing.position)
-        n_table, end = self.pos_table.size(1), first + n
-        if end <= n_table:
-            return self.pos_table[:, first:end]
-        extension = self.grow(end)
-        return torch.cat([self.pos_table[:, first:], extension[:, max(0, first - n_table) : end - n_table]], dim=1)
+        start, end = (0, packing.longest) if packing else (first, first + n)
+        n_table, rows = self.pos_table.size(1), self.pos_table[:, start:end]
+        if end > n_table:
+            rows = torch.cat([rows, self.grow(end)[:, max(0, start - n_table) : end - n_table]], dim=1)
+        return rows.index_select(1, packing.position) if packing else rows
 
     def grow(self, n: int) -> Tensor:
         """Make rows for the first n positions. Returns the extension, since another thread may replace it."""
