@@ -250,8 +250,10 @@ def _locate(number: int, name: str, option: str, complaints: list[str], folders:
             parts = enumerate(_WILD.split(name))
             shape = "".join(("([^/]*)" if part == "*" else "([^/])") if n % 2 else re.escape(part) for n, part in parts)
             matches = (re.fullmatch(shape, found, re.DOTALL) for found in names)
-            wilds = [(number, *map(without_ending, match.groups())) if match else None for match in matches]
-            return [NamedFile(found, folder / found, wild) for found, wild in zip(names, wilds, strict=True)]
+            return [
+                NamedFile(found, folder / found, (number, *map(without_ending, match.groups())) if match else None)
+                for found, match in zip(names, matches, strict=True)
+            ]
     places = " and ".join(dict.fromkeys(str((folder / name).absolute()) for folder in folders))
     problem = "no file matches" if is_pattern else "no file"
     complaints.append(f"{option}: {problem} {name}: tried {places}.".replace("\n", "\\n"))
