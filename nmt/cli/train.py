@@ -21,8 +21,7 @@ from nmt.recipe.reader import differences, read_recipe
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again resumes
 training where it stopped, bit for bit. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save and stop; a second Ctrl-C stops at
-once. On several GPUs: torchrun --nproc-per-node 8 -m nmt.cli.train RECIPE. Every option of the recipe can be given
-here by its dotted name."""
+once. On several GPUs: torchrun --nproc-per-node 8 -m nmt.cli.train RECIPE."""
 _EXAMPLES = (
     "nmt-train prepared/mine/recipe.yaml --time-budget 20m",
     "nmt-train recipes/dates.yaml --prepare",
