@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to resume the run")
     add = parser.add_mutually_exclusive_group().add_argument
     text = "Train nothing: check the checkpoints and the model of the run folder RECIPE against their SHA-256. "
-    text += "Prints a line for each: name, update, and state. Exit code 2 if one is damaged."
+    text += "Prints the state of each. Exit code 2 if one is damaged."
     add("--verify", action="store_true", help=text)
     text = "Train nothing: measure the memory, time and disk that the recipe needs here, and warn of likely problems."
     add("--check", action="store_true", help=f"{text} Leaves nothing behind.")
