@@ -17,4 +17,4 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Correct relative links: on the site, the pages of docs/ are beside README and recipes/."""
-    return markdown.replace("](../recipes/", "](recipes/").replace("](docs/", "](")
+    return markdown.replace("](../", "](").replace("](docs/", "](")

@@ -25,7 +25,7 @@ say "Sizes"
 
 say "Documentation (mkdocs: pages, links and anchors)"
 SITE=$(mktemp -d)
-"$BIN/mkdocs" build --quiet --strict --site-dir "$SITE"
+"$BIN/mkdocs" build --strict --site-dir "$SITE"
 rm -r "$SITE"
 
 say "Tests (pytest, two processes)"
