@@ -63,7 +63,7 @@ def encode_training_pairs(
                 progress.update(block.n_kept)
 
     report.n_kept = write_arrow(kept.folder / "train.arrow", in_batches(rows(), N_ROW))
-    report.vocabulary = vocabulary_use(subwords, (config.src_lang, config.trg_lang), totals)
+    report.vocabulary = vocabulary_use(subwords, report.langs, totals)
     corpora: dict[int, dict[str, Any]] = {}
     for source, n_pair in zip(kept.training, n_of_source, strict=True):
         usual = report.learnt_ratios.get((source.corpus, source.src.name))

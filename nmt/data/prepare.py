@@ -182,6 +182,7 @@ def prepare(
     there, and leave the folder as it is. translations: passed to `find_sources`.
     """
     talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
+    report.langs = data.src_lang, data.trg_lang
     sources = find_sources(recipe, translations or {})
     for line in source_notes(sources):
         talk(line)
@@ -208,7 +209,7 @@ def prepare(
     def write_page(path: Path) -> None:
         # Without a date: the bytes of a prepared folder must not depend on it.
         made_by = f"Made by nmt-preprocess {version_and_commit()} from the recipe {recipe.name}."
-        html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), inputs, made_by)
+        html = page(report.as_dict(), recipe.name, report.langs, inputs, made_by)
         write_lines(path, html.split("\n"))
 
     def alarm_error(reason: str, advice: str = "") -> AlarmError:
@@ -232,9 +233,8 @@ def prepare(
             )
         prepared = _prepare_kept_pairs(kept, recipe, vocab_files, report, workers, talk)
         if prepared is None or not report.n_kept:
-            raise alarm_error(report.nothing_left(data))
+            raise alarm_error(report.nothing_left())
         subwords, report.corpora = prepared
-        report.on_dropped = report.advice_on_dropped(data)
         facts = report.as_dict()
         for line in table(facts):
             talk(line)

@@ -20,7 +20,6 @@ from nmt.data.survey import shown
 from nmt.data.text import SIDES, Dress
 from nmt.errors import DataError
 from nmt.files import filled_page
-from nmt.recipe.data_options import DataConfig
 from nmt.recipe.places import is_prepared
 
 Facts = Mapping[str, Any]
@@ -30,6 +29,7 @@ Facts = Mapping[str, Any]
 class DataReport:
     """Counts of the training pairs: read, kept, and dropped with file:line."""
 
+    langs: tuple[str, str] = ("", "")  # of the recipe
     n_read: int = 0
     n_kept: int = 0
     dropped: dict[int, Counter[str]] = field(default_factory=dict)  # counts of reasons, by number of the corpus
@@ -41,7 +41,6 @@ class DataReport:
     vocabulary: dict[str, Any] = field(default_factory=dict)  # result of `vocabulary_use`
     survey: dict[str, Any] = field(default_factory=dict)  # entries made by `KeptPairs.finish_survey`
     corpora: list[dict[str, Any]] = field(default_factory=list)  # entries of the manifest
-    on_dropped: str = ""  # advice for the alarm that most pairs are dropped
 
     def note(self, key: str, *places: str) -> None:
         """Count harmless oddities. places: the file:line of each, or the name of what is odd."""
@@ -85,33 +84,34 @@ class DataReport:
                 facts["corpora"].append({"name": corpus["name"], **counts})
         if self.vocabulary:
             facts["subwords"] = self.vocabulary
-        found = [*findings(facts, self.on_dropped)]
+        found = [*findings(facts, self.langs)]
         alarms = [{"found": finding, "advice": advice} for finding, advice in found if advice]
         return {**facts, "alarms": alarms, "warnings": [finding for finding, advice in found if not advice]}
 
-    def nothing_left(self, data: DataConfig) -> str:
+    def nothing_left(self) -> str:
         """Return an error message for a corpus of which no pair is kept."""
-        by_count = sorted(self.as_dict()["dropped"].items(), key=lambda item: -item[1]["count"])
+        facts = self.as_dict()
+        by_count = sorted(facts["dropped"].items(), key=lambda item: -item[1]["count"])
         counts = (
             f"{entry['count']:,} dropped for {reason} ({shortened(entry['first'])})" for reason, entry in by_count
         )
-        advice = self.advice_on_dropped(data)
+        advice = advice_on_dropped(facts, self.langs)
         return f"No training pair is left of {self.n_read:,}: {', '.join(counts)}: {advice}"
 
-    def advice_on_dropped(self, data: DataConfig) -> str:
-        """Return advice about the most frequent reason other than low scores, which the recipe asks to drop."""
-        dropped = self.as_dict()["dropped"]
-        reason = max(dropped, key=lambda reason: (reason != LOW_SCORE, dropped[reason]["count"]), default=None)
-        if reason == SCRIPT:
-            langs = (f"{side}_lang is {lang}" for side, lang in zip(SIDES, (data.src_lang, data.trg_lang), strict=True))
-            first = self.examples[reason][0]
-            sides = f"but at {first['place']} the sides are {first['src']!r} and {first['trg']!r}"
-            return (
-                f"{', '.join(langs)}, {sides}. Is --langs (data.src_lang, data.trg_lang, or those of the corpus) right?"
-            )
-        if reason in OPTIONS:
-            return f"If these pairs are good, change data.{OPTIONS[reason]}."
-        return "Look at these lines: are these the right files?"
+
+def advice_on_dropped(facts: Facts, langs: tuple[str, str]) -> str:
+    """Return advice about the most frequent reason other than low scores, which the recipe asks to drop."""
+    dropped = facts["dropped"]
+    reason = max(dropped, key=lambda reason: (reason != LOW_SCORE, dropped[reason]["count"]), default=None)
+    if reason == SCRIPT:
+        first = facts["examples"][reason][0]
+        return (
+            f"src_lang is {langs[0]}, trg_lang is {langs[1]}, but at {first['place']} the sides are {first['src']!r} "
+            f"and {first['trg']!r}. Is --langs (data.src_lang, data.trg_lang, or those of the corpus) right?"
+        )
+    if reason in OPTIONS:
+        return f"If these pairs are good, change data.{OPTIONS[reason]}."
+    return "Look at these lines: are these the right files?"
 
 
 # Thresholds of alarms.
@@ -141,10 +141,10 @@ _NOTES = {
 _SIDE = {"src": "source", "trg": "target"}
 
 
-def findings(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
+def findings(facts: Facts, langs: tuple[str, str]) -> Iterator[tuple[str, str]]:
     """Yield text and advice of each alarm and warning. The advice of a warning is "": it may well be harmless.
 
-    The text of an alarm states its threshold. on_dropped: advice for the alarm about dropped pairs.
+    The text of an alarm states its threshold. langs: of the recipe.
     """
     for files in facts.get("swapped", ()):
         yield (
@@ -175,7 +175,7 @@ def findings(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
         yield (
             f"{n:,} of {n_read:,} training pairs are dropped {_share(n, n_read, MOST_DROPPED)}, most for "
             f"{reason} ({lost[reason]:,})",
-            on_dropped or "Look at the reasons, and at the first lines dropped for each reason.",
+            advice_on_dropped(facts, langs),
         )
     for split, side, train, held_out in _dresses(facts):
         if split != "train" and train.differs(held_out):

@@ -127,7 +127,7 @@ def test_overlap_raises_an_alarm_only_above_the_share_that_duplicates_explain(pl
     part = {"src": n_leaked, "trg": n_leaked, "pair": n_leaked}
     row = {"split": "valid", "in": place, "lines": 1000, "exact": part, "near": part}
     facts = {"read": 1000, "kept": 1000, "dropped": {}, "leaks": {"rows": [row]}, "duplicates": {"again": n_duplicate}}
-    assert sum(bool(advice) for _, advice in findings(facts)) == n_alarm
+    assert sum(bool(advice) for _, advice in findings(facts, ("de", "en"))) == n_alarm
 
 
 def test_places_name_the_right_file_of_a_set_of_several(tmp_path):
