@@ -111,7 +111,7 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
     """Prepare the data of the recipe, or only check it. Returns the exit code. overrides: command-line options."""
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import beside, prepare
-    from nmt.data.report import DataReport, refuse_foreign_page
+    from nmt.data.report import refuse_foreign_page
 
     end_startup()
     with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # a signal deletes unfinished files first
@@ -119,14 +119,13 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
         if not args.check:
             prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=talk, translations=translations)
         else:
-            page, report = Path(args.report or beside(recipe.data_folder, ".report.html")), DataReport()
+            page = Path(args.report or beside(recipe.data_folder, ".report.html"))
             refuse_foreign_page(page)
-            prepare(recipe, recipe.data_folder, talk=talk, report=report, only_report=page, translations=translations)
-            results = report.as_dict()
-            if results["alarms"]:
+            facts = prepare(recipe, recipe.data_folder, talk=talk, only_report=page, translations=translations)
+            if facts["alarms"]:
                 talk("check: the data look seriously wrong, see ALARM above")
                 return AlarmError.exit_code if recipe.data.alarms == "stop" else 0
-            talk(f"check: no alarm{', but see the warnings above' if results['warnings'] else ''}")
+            talk(f"check: no alarm{', but see the warnings above' if facts['warnings'] else ''}")
             return 0
     overrides = [(name, value) for name, value in overrides if name != "data.alarms"]
     if not args.recipe:  # the recipe beside the data has these options, unless it existed before

@@ -170,7 +170,6 @@ def prepare(
     *,
     overwrite: bool = False,
     talk: Talk | None = None,
-    report: DataReport | None = None,
     only_report: Path | None = None,
     translations: Mapping[int, Sequence[Path]] | None = None,
 ) -> dict[str, Any]:
@@ -178,11 +177,11 @@ def prepare(
 
     A folder that was made from the same bytes with the same settings is left as it is. overwrite: replace another
     prepared folder, at the very end. talk: called with each line of output (default: print to stderr).
-    report: an empty report to fill, for a caller that needs its details. only_report: write the page of the report
-    there, and leave the folder as it is. translations: passed to `find_sources`.
+    only_report: write the page of the report there, leave the folder as it is, and return the content of report.json.
+    translations: passed to `find_sources`.
     """
-    talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
-    report.langs = data.src_lang, data.trg_lang
+    talk, data = talk or partial(print, file=sys.stderr), recipe.data
+    report = DataReport(langs=(data.src_lang, data.trg_lang))
     sources = find_sources(recipe, translations or {})
     for line in source_notes(sources):
         talk(line)
@@ -273,7 +272,7 @@ def prepare(
     pairs = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
     talk(f"{only_report or folder / PAGE}: the report, for a browser")
     talk(f"{folder}: {pairs} pairs{' would be prepared; nothing is written there' if only_report else ''}")
-    return manifest
+    return facts if only_report else manifest
 
 
 def _prepare_kept_pairs(

@@ -15,7 +15,6 @@ from nmt.cli.train import main as train
 from nmt.cli.translate_output import LineTranslator, Record
 from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
-from nmt.data.report import DataReport
 from nmt.recipe.reader import read_recipe
 
 WORDS = ["the", "old", "ship", "left", "in", "May", "with", "a", "red", "sail", "and", "no", "wind", "at", "all"]
@@ -121,10 +120,9 @@ def test_training_with_prepare_translates_first(searches):
 def test_check_before_translation_counts_the_pairs_of_each_corpus():
     Path("more.de").write_text("x " * 300 + "\nthe ship\n", encoding="utf-8")
     Path("more.en").write_text("X " * 300 + "\nTHE SHIP\n", encoding="utf-8")
-    report, translations = DataReport(), {0: []}
     options = read_recipe(write_recipe(BT, REAL, "{src: more.de, trg: more.en}"))
-    prepare(options, Path("none"), talk=str, report=report, only_report=Path("page.html"), translations=translations)
-    counts = {corpus["name"]: (corpus["read"], corpus["kept"]) for corpus in report.as_dict()["corpora"]}
+    facts = prepare(options, Path("none"), talk=str, only_report=Path("page.html"), translations={0: []})
+    counts = {corpus["name"]: (corpus["read"], corpus["kept"]) for corpus in facts["corpora"]}
     assert counts == {"train.de": (N_REAL, N_REAL), "more.de": (2, 1)}
 
 

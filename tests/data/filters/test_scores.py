@@ -8,7 +8,6 @@ import pytest
 
 from nmt.data import keep
 from nmt.data.prepare import prepare
-from nmt.data.report import DataReport
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
 
@@ -92,8 +91,10 @@ def test_patterns_are_paired_and_low_scores_are_never_held_out(scored):
         scored.write(f"{n}.s", [f"{k - 500}" for k in range(1000)])
     data = {"train": {"src": "[xy].de", "trg": "[xy].en", "scores": "[xy].s", "min_score": 0}, "valid_size": 0.1}
     recipe = Recipe.model_validate({"name": "t", "data": data, "subwords": {"vocab_size": 264}})
-    prepare(recipe, scored.folder / "out", report=(report := DataReport()), talk=(messages := []).append)
-    assert report.first["low score"][:2] == ["x.de:1", "x.de:2"] and report.dropped[0]["low score"] == 1000
+    prepare(recipe, scored.folder / "out", talk=(messages := []).append)
+    report = json.loads((scored.folder / "out" / "report.json").read_text())
+    low = report["dropped"]["low score"]
+    assert low["first"][:2] == ["x.de:1", "x.de:2"] and low["count"] == 1000
     assert {int(line[6:]) >= 500 for line in scored.texts()[0]} == {True}
     assert len(scored.texts()[0]) == 100, "a tenth of those without low scores"
     assert messages[:2] == ["train: x.de with x.en, scores x.s", "train: y.de with y.en, scores y.s"]
