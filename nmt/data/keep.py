@@ -46,16 +46,20 @@ def encode_training_pairs(
     codecs = zip(SIDES, (subwords.src, subwords.trg), strict=True)
     # Of each side: words, characters, and occurrences of each id.
     totals = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}
-    n_of_source = [0] * len(kept.training)
+    corpora: dict[int, dict[str, Any]] = {}  # by their numbers; one that is not translated yet has no source
+    for source in kept.training:
+        usual = report.learnt_ratios.get((source.corpus, source.src.name))
+        facts = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
+        corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
     tasks = ((block, tags[kept.training[block.source].corpus], kept.folder / SUBWORDS) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
             for block, ((src, trg), too_long) in zip(kept.blocks, workers.each("encode", tasks), strict=True):
-                n_pair = len(src.rows.lengths)
-                n_of_source[block.source] += n_pair
+                source, n_pair = kept.training[block.source], len(src.rows.lengths)
+                corpora[source.corpus]["n_pair"] += n_pair
                 if n_pair < block.n_kept:
-                    report.drop(TOO_LONG, block.n_kept - n_pair, too_long, kept.training[block.source])
+                    report.drop(TOO_LONG, block.n_kept - n_pair, too_long, source)
                 for name, side in (("src", src), ("trg", trg)):
                     n_word, n_char, counts = totals[name]
                     totals[name] = n_word + side.n_word, n_char + side.n_char, counts + side.counts
@@ -63,15 +67,13 @@ def encode_training_pairs(
                 progress.update(block.n_kept)
 
     report.n_kept = write_arrow(kept.folder / "train.arrow", in_batches(rows(), N_ROW))
-    report.vocabulary = vocabulary_use(subwords, report.langs, totals)
-    corpora: dict[int, dict[str, Any]] = {}
-    for source, n_pair in zip(kept.training, n_of_source, strict=True):
-        usual = report.learnt_ratios.get((source.corpus, source.src.name))
-        facts = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
-        corpus = corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
-        corpus["n_pair"] += n_pair
-    # A corpus that is not translated yet has no source. So the corpora are renumbered without it.
-    report.dropped = {n: report.dropped.get(corpus, Counter()) for n, corpus in enumerate(corpora)}
+    if len(corpora) > 1:
+        report.survey["corpora"] = []
+        for number, corpus in corpora.items():
+            dropped, n_kept = report.dropped.get(number, Counter()), corpus["n_pair"]
+            counts = {"read": n_kept + dropped.total(), "kept": n_kept, "dropped": dict(dropped.most_common())}
+            report.survey["corpora"].append({"name": corpus["name"], **counts})
+    report.survey["subwords"] = vocabulary_use(subwords, report.langs, totals)
     return list(corpora.values())
 
 

@@ -233,7 +233,7 @@ def prepare(
         prepared = _prepare_kept_pairs(kept, recipe, vocab_files, report, workers, talk)
         if prepared is None or not report.n_kept:
             raise alarm_error(report.nothing_left())
-        subwords, report.corpora = prepared
+        subwords, corpora = prepared
         facts = report.as_dict()
         for line in table(facts):
             talk(line)
@@ -253,7 +253,7 @@ def prepare(
             "inputs": all_inputs,
             "settings": settings_of(recipe),
             "n_pair": n_pair,
-            "corpora": report.corpora,
+            "corpora": corpora,
             "n_vocab": {"src": subwords.src.n_vocab, "trg": subwords.trg.n_vocab},
             "ids": str(dtype_of_ids(subwords)),
             "subwords_sha256": subwords.sha256,

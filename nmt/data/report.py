@@ -38,9 +38,7 @@ class DataReport:
     notes: Counter[str] = field(default_factory=Counter)
     learnt_ratios: dict[tuple[int, str], UsualRatio] = field(default_factory=dict)  # of corpus and source file
     noted: dict[str, list[str]] = field(default_factory=dict)  # places of the first oddities, by note
-    vocabulary: dict[str, Any] = field(default_factory=dict)  # result of `vocabulary_use`
-    survey: dict[str, Any] = field(default_factory=dict)  # entries made by `KeptPairs.finish_survey`
-    corpora: list[dict[str, Any]] = field(default_factory=list)  # entries of the manifest
+    survey: dict[str, Any] = field(default_factory=dict)  # further entries of report.json
 
     def note(self, key: str, *places: str) -> None:
         """Count harmless oddities. places: the file:line of each, or the name of what is odd."""
@@ -76,14 +74,6 @@ class DataReport:
             "noted": dict(sorted(self.noted.items())),
             **self.survey,
         }
-        if len(self.corpora) > 1:
-            facts["corpora"] = []
-            for n, corpus in enumerate(self.corpora):
-                by_reason, kept = self.dropped.get(n, Counter()), corpus["n_pair"]
-                counts = {"read": kept + by_reason.total(), "kept": kept, "dropped": dict(by_reason.most_common())}
-                facts["corpora"].append({"name": corpus["name"], **counts})
-        if self.vocabulary:
-            facts["subwords"] = self.vocabulary
         found = [*findings(facts, self.langs)]
         alarms = [{"found": finding, "advice": advice} for finding, advice in found if advice]
         return {**facts, "alarms": alarms, "warnings": [finding for finding, advice in found if not advice]}
