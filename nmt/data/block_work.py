@@ -22,7 +22,7 @@ from nmt.data.letters import WordsOf
 from nmt.data.placeholders import in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import BlockContent, HeldOut, KeptBlock, MeasuredBlock, measured, read_block, write_block
-from nmt.data.text import Block, Hashes, cut, dress_of
+from nmt.data.text import Block, Hashes, cut
 from nmt.data.units import Mask, Units
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
@@ -89,8 +89,14 @@ class Task:
         keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._key_dtype)
         return codes, keys
 
-    def filter_and_measure(self, block: TextBlock, codes: Codes | None) -> MeasuredBlock:
-        """Filter and measure a block, and write it to a file for later tasks. codes: of the pairs, if known."""
+    def filter_and_measure(
+        self, block: TextBlock, codes: Codes | None
+    ) -> tuple[MeasuredBlock, list[tuple[str, int, Examples]], list[int], Counter[str]]:
+        """Filter and measure a block, and write it to a file for later tasks. codes: of the pairs, if known.
+
+        Return the measurements; reason and number of dropped pairs, with the first few; lines whose items of
+        data.protect differ between the sides; and counts of oddities.
+        """
         sides, notes = _units(block), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
@@ -99,16 +105,12 @@ class Task:
         for side, kept_lines in zip(sides, lines, strict=True):
             if ODD.search("".join(side.units)):  # the distinct units are shorter than the text
                 notes.update(oddity for line in kept_lines for oddity in oddities(line))
-        path = self._folder / f"block.{block.start}"
-        write_block(path, BlockContent(kept, lines, learnt))
-        return MeasuredBlock(
-            KeptBlock(str(path), block.source, block.first, int(kept.sum())),
-            dict(notes),
-            _dropped(sides, codes, block),
-            (block.first + np.flatnonzero(kept)[unlike]).tolist(),
-            list(map(dress_of, lines)),
-            **measured(*sides, kept, self._held_out),
-        )
+        path, content = self._folder / f"block.{block.start}", BlockContent(kept, lines, learnt)
+        write_block(path, content)
+        kept_block = KeptBlock(str(path), block.source, block.first, len(lines[0]))
+        measurements = measured(kept_block, *sides, content, self._held_out)
+        unlike_lines = (block.first + np.flatnonzero(kept)[unlike]).tolist()
+        return measurements, _dropped(sides, codes, block), unlike_lines, notes
 
     def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> list[Counter[str]]:
         """Count each word of both sides. masks: lines of each side to count, empty for all."""

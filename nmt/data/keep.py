@@ -241,14 +241,14 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
     blocks = blocks_of(kept.training, reading, n_pair)
     tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
-        for result in workers.each("filter_and_measure", tasks):
-            kept.add(result)
-            report.notes.update(result.notes)
-            source = kept.training[result.block.source]
-            for reason, n, first in result.dropped:
+        for measurements, dropped, unlike, notes in workers.each("filter_and_measure", tasks):
+            kept.add(measurements)
+            report.notes.update(notes)
+            source = kept.training[measurements.block.source]
+            for reason, n, first in dropped:
                 report.drop(reason, n, first, source)
-            report.note("unlike_items", *map(source.place, result.unlike))
-            progress.update(result.n_pair)
+            report.note("unlike_items", *map(source.place, unlike))
+            progress.update(measurements.n_pair)
 
 
 # The sample of lines for the vocabulary has a fixed seed: the seed of training must not change the vocabulary.

@@ -66,18 +66,11 @@ def read_block(block: KeptBlock) -> BlockContent:
 
 
 class MeasuredBlock(NamedTuple):
-    """A block that was read, filtered and measured.
-
-    dropped: reason, number of pairs, and line and texts of the first few. unlike: lines whose items of data.protect
-    differ between the sides. dress: of source and target. `measured` returns the last five fields.
-    """
+    """Measurements of a block."""
 
     block: KeptBlock
-    notes: dict[str, int]
-    dropped: list[tuple[str, int, list[tuple[int, list[str]]]]]
-    unlike: list[int]
-    dress: list[Dress]
     n_pair: int  # read
+    dress: list[Dress]  # of source and target
     extremes: list[list[tuple[int, int]]]  # the shortest and the longest kept pairs: sort key, number
     pairs: NDArray[Any]  # hashes of the kept pairs
     records: bytes  # of all pairs, for `find_shifts`
@@ -91,28 +84,25 @@ class HeldOut(NamedTuple):
     bags: Hashes
 
 
-def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
-    """Measure the pairs of a block. Returns fields of `MeasuredBlock`."""
+def measured(block: KeptBlock, src: Units, trg: Units, content: BlockContent, held_out: HeldOut) -> MeasuredBlock:
+    """Measure the pairs of a block. src, trg: all its lines, of which `content` has the filtered ones."""
+    kept = content.kept
     n_char = (src.n_char + trg.n_char)[kept]
     order = np.argsort(n_char, kind="stable")
     pairs = np.empty(len(order), PAIR)
-    for name, side in zip(SIDES, (src, trg), strict=True):
-        pairs[name] = hashes_of(map(str.strip, side.some(kept)))
+    for name, lines in zip(SIDES, content.lines, strict=True):
+        pairs[name] = hashes_of(map(str.strip, lines))
     leaks: Hits | None = None
     candidates = kept & (np.isin(src.bags(), held_out.bags) | np.isin(trg.bags(), held_out.bags))
     if candidates.any():
         keys = overlap_keys(Block(src.some(candidates)), Block(trg.some(candidates)))
         leaks = hits(held_out.known, keys, (np.cumsum(kept) - 1)[candidates])
-    return {
-        "n_pair": len(kept),
-        "extremes": [
-            [(sign * int(n_char[n]), int(n)) for n in numbers[:N_EXTREME]]
-            for sign, numbers in ((1, order), (-1, order[::-1]))
-        ],
-        "pairs": pairs,
-        "records": records_of((src.n_char, trg.n_char), (src.words(), trg.words())).tobytes(),
-        "leaks": leaks,
-    }
+    extremes = [
+        [(sign * int(n_char[n]), int(n)) for n in numbers[:N_EXTREME]]
+        for sign, numbers in ((1, order), (-1, order[::-1]))
+    ]
+    records = records_of((src.n_char, trg.n_char), (src.words(), trg.words())).tobytes()
+    return MeasuredBlock(block, len(kept), list(map(dress_of, content.lines)), extremes, pairs, records, leaks)
 
 
 class Texts(NamedTuple):
