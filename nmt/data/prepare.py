@@ -48,7 +48,7 @@ from nmt.data.sources import Source, facts_of, find_sources, source_notes, stamp
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import KeptPairs, read_block
 from nmt.data.text import Block
-from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, given_subwords, reuse
+from nmt.data.vocab_from import facts_of_subwords, find_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError, NmtError
 from nmt.extras import version_and_commit
@@ -328,10 +328,7 @@ def _learn(
     """Learn the subwords from the kept pairs, or take those of files, and print the size of each vocabulary."""
     tags, protect = recipe.data.known_tags, recipe.data.protect
     if vocab_files:
-        subwords = reuse(vocab_files, words, recipe.subwords, tags, protect)
-        for line in account_of(given_subwords(vocab_files, joint=subwords.joint), subwords, vocab_files):
-            talk(line)
-        return subwords
+        return reuse(vocab_files, words, recipe.subwords, tags, protect, talk)
     talk(f"learning {recipe.subwords.vocab_size:,} subwords ({recipe.subwords.kind}) ...")
     subwords = Subwords.train(*words, recipe.subwords, tags, protect)
     for side, codec in subwords.by_side().items():

@@ -5,7 +5,7 @@ Old pieces keep their text, their merges or scores, and their order. New pieces 
 
 import base64
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,26 +136,18 @@ def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
     return subwords
 
 
-def account_of(old: Subwords, new: Subwords, files: Sequence[Path]) -> Iterator[str]:
-    """Lines for the terminal: how many pieces of each vocabulary are old, and how many new."""
-    for (side, new_codec), old_codec in zip(new.by_side().items(), old.by_side().values(), strict=True):
-        n_new = len(set(new_codec.vocab) - set(old_codec.vocab))
-        growth = f", {n_new:,} new, {new_codec.size:,} in all" if n_new else ""
-        names = " and ".join(map(str, files))
-        yield f"{side} vocabulary: {old_codec.size:,} pieces of {names}{growth}, padded to {new_codec.n_vocab:,}"
-
-
 def reuse(
     files: Sequence[Path],
     words: tuple[Counter[str], Counter[str]],
     config: SubwordsConfig,
     tags: Sequence[str] = (),
     protect: Sequence[str] = (),
+    talk: Callable[[str], object] = lambda _: None,
 ) -> Subwords:
     """The subwords of files, extended by config.extend pieces in each vocabulary, and by symbols, tags, placeholders.
 
     words: of source and target, as `WordsOf` splits them. protect: data.protect, which gives the order of the patterns.
-    Raises DataError if the options contradict the files.
+    talk: called with the numbers of old and new pieces. Raises DataError if the options contradict the files.
     """
     subwords = given_subwords(files, joint=config.joint)
     old, of_files = subwords.file, f"of {' and '.join(map(str, files))}"
@@ -180,7 +172,12 @@ def reuse(
         if config.extend:
             table = KINDS[config.kind].extend(table, learnable(side_words), config.extend)
         new.codecs.append(table)
-    return Subwords(new)
+    extended = Subwords(new)
+    for (side, codec), old_codec in zip(extended.by_side().items(), subwords.by_side().values(), strict=True):
+        n_new = len(set(codec.vocab) - set(old_codec.vocab))
+        growth = f", {n_new:,} new, {codec.size:,} in all" if n_new else ""
+        talk(f"{side} vocabulary: {old_codec.size:,} pieces {of_files}{growth}, padded to {codec.n_vocab:,}")
+    return extended
 
 
 def _differences(old: Subwords, config: SubwordsConfig, protect: Sequence[str]) -> Iterator[str]:

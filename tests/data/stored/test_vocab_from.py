@@ -12,7 +12,7 @@ from nmt.data.lines import write_lines
 from nmt.data.subword_kinds import KINDS as SUBWORD_KINDS
 from nmt.data.subword_kinds import LONGEST_PIECE, PieceTable
 from nmt.data.subwords import N_SPECIAL, Subwords
-from nmt.data.vocab_from import account_of, find_subwords, given_subwords, reuse
+from nmt.data.vocab_from import find_subwords, given_subwords, reuse
 from nmt.errors import DataError, RecipeError
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
@@ -30,10 +30,10 @@ def saved(tmp_path, **options):
     return old
 
 
-def reused(tmp_path, lines=NEW, **options):
+def reused(tmp_path, lines=NEW, talk=str, **options):
     paths = find_subwords(str(tmp_path / "subwords.json"))
     config = SubwordsConfig(**options)
-    return reuse(paths, (counted_words(lines, config), counted_words(lines, config)), config)
+    return reuse(paths, (counted_words(lines, config), counted_words(lines, config)), config, talk=talk)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +41,8 @@ def reused(tmp_path, lines=NEW, **options):
 def test_reused_subwords_are_unchanged_and_new_pieces_follow_old_ones(tmp_path, kind, joint):
     old = saved(tmp_path, kind=kind, joint=joint, symbols=("<url>",))
     assert reused(tmp_path, kind=kind, joint=joint, symbols=("<url>",)).sha256 == old.sha256
-    new = reused(tmp_path, kind=kind, joint=joint, symbols=("<name>", "<url>"), extend=2 if kind == "char" else 12)
+    options, account = {"kind": kind, "joint": joint, "extend": 2 if kind == "char" else 12}, []
+    new = reused(tmp_path, talk=account.append, symbols=("<name>", "<url>"), **options)
     for after, before in ((new.src, old.src), (new.trg, old.trg)):
         pieces = before.table.vocab
         # "ß" is the only character of the new text that has no piece.
@@ -53,8 +54,8 @@ def test_reused_subwords_are_unchanged_and_new_pieces_follow_old_ones(tmp_path, 
             assert after.decode(after.encode([line])[0]) == after.normalised(line)
     new.save(tmp_path / "new.json")
     assert Subwords.load(tmp_path / "new.json").src.encode(NEW) == new.src.encode(NEW)
-    (line, *_) = account_of(old, new, [tmp_path])
-    assert f"{old.src.size} pieces of {tmp_path}, {new.src.size - old.src.size} new, {new.src.size} in all" in line
+    n_old, n_new = old.src.size, new.src.size
+    assert f"{n_old} pieces of {tmp_path}/subwords.json, {n_new - n_old} new, {n_new} in all" in account[0]
 
 
 def test_rare_new_characters_become_pieces_of_kind_char(tmp_path):
