@@ -20,7 +20,7 @@ from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
-from nmt.data.letters import add_counts, draw_sample
+from nmt.data.letters import draw_sample
 from nmt.data.lines import LONGEST_LINE
 from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
@@ -253,6 +253,8 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
 
 # The sample of lines for the vocabulary has a fixed seed: the seed of training must not change the vocabulary.
 _SAMPLE_SEED = 0
+# Limit of different words, some 100 bytes each. Beyond it, words that occurred once are forgotten.
+_MOST_COUNTED = 2_000_000
 
 
 def count_words_of(kept: KeptPairs, config: SubwordsConfig, workers: WorkerPool) -> tuple[Counter[str], Counter[str]]:
@@ -273,7 +275,10 @@ def count_words_of(kept: KeptPairs, config: SubwordsConfig, workers: WorkerPool)
     with progress_bar("counting", len(kept)) as progress:
         for block, counts_of_sides in zip(kept.blocks, workers.each("count", tasks), strict=True):
             for total, side_counts in zip(counts, counts_of_sides, strict=True):
-                add_counts(total, side_counts)
+                total.update(side_counts)
+                if len(total) > _MOST_COUNTED:
+                    for word in [word for word, n in total.items() if n == 1]:
+                        del total[word]
             progress.update(block.n_kept)
     return counts
 

@@ -118,8 +118,6 @@ _EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+|
 # learning only; encoding uses whole words.
 _WORD_CAP = 100
 _PART = re.compile(rf"\s{{0,{_WORD_CAP}}}\S{{1,{_WORD_CAP}}}|\s{{1,{_WORD_CAP}}}")
-# Limit of different words, some 100 bytes each. Beyond it, words that occurred once are forgotten.
-MOST_COUNTED = 2_000_000
 COVERAGE = 0.9995  # minimum share of the characters of a text that the alphabet covers, if it has room
 
 
@@ -180,15 +178,6 @@ class WordsOf:
         for text in self._symbol.split(" " + normalised(unit[1:], self._config.normalize, self._config.whitespace)):
             parts += _PART.findall(text) if len(text) > _WORD_CAP else [text]
         return [word for part in parts for word, _ in self._cut.pre_tokenize_str(part)]
-
-
-def add_counts(counts: Counter[str], block_counts: Counter[str]) -> None:
-    """Add the counts of words of a block. If there are too many words, those that occurred once are forgotten."""
-    counts.update(block_counts)
-    if len(counts) > MOST_COUNTED:
-        repeated = {word: n for word, n in counts.items() if n > 1}
-        counts.clear()
-        counts.update(repeated)
 
 
 def draw_sample(n_line: int, most: int, seed: int) -> Iterator[bool]:
