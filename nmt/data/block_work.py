@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class TextBlock(NamedTuple):
-    """Pairs of a training source. first: number of the first line. src, trg: the lines, each ended by a line feed.
+    """Pairs of a training source. first: number of the first line.
 
     flaws: reasons of pairs with a flaw or a low score, by place in the block. The lines of a flawed pair are empty.
     """
@@ -41,9 +41,8 @@ class TextBlock(NamedTuple):
     source: int
     first: int
     start: int  # number of its first pair among those of all sources
-    n_pair: int
-    src: bytes
-    trg: bytes
+    src: Sequence[str]
+    trg: Sequence[str]
     flaws: dict[int, str]
 
 
@@ -83,7 +82,7 @@ class Task:
 
     def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
         """Return a code for each pair by the filters on text, and the keys to find duplicates by."""
-        sides = _units(block)
+        sides = Units(block.src), Units(block.trg)
         codes = self._codes(block, sides)
         keys, kept = np.full(len(codes), NO_KEY, self._key_dtype), codes == KEPT
         keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._key_dtype)
@@ -97,7 +96,7 @@ class Task:
         Return the measurements; reason and number of dropped pairs, with the first few; lines whose items of
         data.protect differ between the sides; and counts of oddities.
         """
-        sides, notes = _units(block), Counter[str]()
+        sides, notes = (Units(block.src), Units(block.trg)), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
         lines = [side.some(kept) for side in sides]
@@ -190,12 +189,6 @@ class Task:
             elif learnt_src != src:
                 notes["protected"] += 1
         return learnt, unlike
-
-
-def _units(block: TextBlock) -> tuple[Units, Units]:
-    """Return both sides of a block in units."""
-    src, trg = (Units(text.decode("utf-8").split("\n")[:-1]) for text in (block.src, block.trg))
-    return src, trg
 
 
 def _remembering(function: Callable[[str], _T]) -> Callable[[str], _T]:

@@ -179,8 +179,8 @@ def blocks_of(training: Sequence[Source], reading: Reading, most: int) -> Iterat
                 if isinstance(src_text, Flaw) or isinstance(trg_text, Flaw):
                     flaws[n] = src_text.reason if isinstance(src_text, Flaw) else cast(Flaw, trg_text).reason
                     block[n] = ("", "")
-            src, trg = ("\n".join([*side, ""]).encode("utf-8") for side in zip(*block, strict=True))
-            yield TextBlock(n_source, first, n_read, len(block), src, trg, flaws)
+            src, trg = zip(*block, strict=True)
+            yield TextBlock(n_source, first, n_read, src, trg, flaws)
             n_read += len(block)
             first += len(block)
 
@@ -239,7 +239,7 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
     if codes is not None:
         n_pair, reading = len(codes), reading_of(config, DataReport())  # the first reading has noted the oddities
     blocks = blocks_of(kept.training, reading, n_pair)
-    tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
+    tasks = ((block, None if codes is None else codes[block.start :][: len(block.src)]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
         for measurements, dropped, unlike, notes in workers.each("filter_and_measure", tasks):
             kept.add(measurements)
@@ -292,7 +292,7 @@ def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: Wo
 
     def tasks() -> Iterator[tuple[TextBlock]]:
         for block in blocks_of(kept.training, reading_of(config, report), report.n_read):
-            n_pair_of[block.source] += block.n_pair
+            n_pair_of[block.source] += len(block.src)
             yield (block,)
 
     path = kept.folder / "keys"
