@@ -19,6 +19,7 @@ from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
 from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASONS, CorpusFacts, filters_of, oddities, reason_to_drop
 from nmt.data.letters import WordsOf
+from nmt.data.manifest import SUBWORDS
 from nmt.data.placeholders import in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import BlockContent, HeldOut, KeptBlock, MeasuredBlock, measured, read_block, write_block
@@ -126,13 +127,13 @@ class Task:
     shifts = staticmethod(find_shifts)
     duplicates = staticmethod(count_duplicates)
 
-    def encode(self, kept: KeptBlock, before: list[int], subwords: Path) -> tuple[list[EncodedSide], Examples]:
-        """Encode the kept pairs of a block. before: ids at the beginning of every source.
+    def encode(self, kept: KeptBlock, before: list[int]) -> tuple[list[EncodedSide], Examples]:
+        """Encode the kept pairs of a block by the subwords in the folder. before: ids at the start of every source.
 
         Return both sides of the pairs within max_len, and the first few of the longer pairs.
         """
         if self._subwords is None:
-            self._subwords = Subwords.load(subwords)
+            self._subwords = Subwords.load(self._folder / SUBWORDS)
         dtype, codecs, block = dtype_of_ids(self._subwords), (self._subwords.src, self._subwords.trg), read_block(kept)
         sides, rows = list(map(Units, block.learnt)), list[Ragged]()
         for side, codec, prefix in zip(sides, codecs, (before, list[int]()), strict=True):

@@ -22,7 +22,6 @@ from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of
 from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
 from nmt.data.letters import draw_sample
 from nmt.data.lines import LONGEST_LINE
-from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
 from nmt.data.subwords import Subwords, vocabulary_use
@@ -51,7 +50,7 @@ def encode_training_pairs(
         usual = report.learnt_ratios.get((source.corpus, source.src.name))
         facts = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
         corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
-    tasks = ((block, tags[kept.training[block.source].corpus], kept.folder / SUBWORDS) for block in kept.blocks)
+    tasks = ((block, tags[kept.training[block.source].corpus]) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
