@@ -5,7 +5,7 @@ by length and by the numbers and names that both sides spell alike. Dynamic prog
 window of lines; each change of offset has a price. Pairs are read from a file of `RECORD`s, 20 bytes each.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from nmt.data.text import N_ANCHOR, NO_ANCHOR, SIDES, Words, anchors_of
+from nmt.data.text import N_ANCHOR, NO_ANCHOR, SIDES, anchors_of
+from nmt.data.units import Units
 
 RECORD = np.dtype([(f"{side}_len", "<u2") for side in SIDES] + [(f"{side}_anchors", "<u2", N_ANCHOR) for side in SIDES])
 LONGEST = 65535  # largest length in characters that a record can hold
@@ -40,11 +41,12 @@ Records = NDArray[Any]
 Scores = NDArray[np.float32]
 
 
-def records_of(lengths: Sequence[NDArray[Any]], words: tuple[Words, Words]) -> Records:
-    """Records of pairs for `find_shifts`, in the order of the file. lengths, words: of source and target."""
-    records = np.empty(len(lengths[0]), RECORD)
-    for side, n_char, anchors in zip(SIDES, lengths, anchors_of(*words, len(records)), strict=True):
-        records[f"{side}_len"] = np.minimum(n_char, LONGEST)
+def records_of(src: Units, trg: Units) -> Records:
+    """Records of pairs for `find_shifts`, in the order of the file."""
+    records = np.empty(len(src.lines), RECORD)
+    anchors_of_side = anchors_of(src.words(), trg.words(), len(records))
+    for side, units, anchors in zip(SIDES, (src, trg), anchors_of_side, strict=True):
+        records[f"{side}_len"] = np.minimum(units.n_char, LONGEST)
         records[f"{side}_anchors"] = anchors
     return records
 

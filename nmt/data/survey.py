@@ -101,7 +101,7 @@ def measured(block: KeptBlock, src: Units, trg: Units, content: BlockContent, he
         [(sign * int(n_char[n]), int(n)) for n in numbers[:N_EXTREME]]
         for sign, numbers in ((1, order), (-1, order[::-1]))
     ]
-    records = records_of((src.n_char, trg.n_char), (src.words(), trg.words())).tobytes()
+    records = records_of(src, trg).tobytes()
     return MeasuredBlock(block, len(kept), list(map(dress_of, content.lines)), extremes, pairs, records, leaks)
 
 
@@ -136,10 +136,9 @@ class KeptPairs:
             keys[split] = overlap_keys(*blocks)
             bags = np.concatenate([bags, *(block.bags() for block in blocks)])
             for source, lines in sources:
-                src_block, trg_block = Block(src[lines]), Block(trg[lines])
-                self._files.append((source, len(src_block.lines)))
-                lengths, words = (src_block.lengths, trg_block.lengths), (src_block.words(), trg_block.words())
-                self._records.write(records_of(lengths, words).tobytes())
+                records = records_of(Units(src[lines]), Units(trg[lines]))
+                self._files.append((source, len(records)))
+                self._records.write(records.tobytes())
         self._first_training = len(self._files)
         self._files += [(source, 0) for source in training]
         self.leaks = Leaks(keys)

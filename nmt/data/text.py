@@ -39,7 +39,6 @@ class Block:
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
-        self.lengths = np.fromiter(map(len, lines), np.int64, len(lines))  # characters of each line
         text = "\n".join([*lines, ""])
         # NFKC and case folding neither add nor remove a line feed, so the lines stay apart.
         normalized = text if text.isascii() else unicodedata.normalize("NFKC", text)

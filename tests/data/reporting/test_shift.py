@@ -7,7 +7,7 @@ import pytest
 
 from nmt.data import alignment_shift
 from nmt.data.alignment_shift import FARTHEST, FEWEST, RECORD, find_shifts, records_of
-from nmt.data.text import Block
+from nmt.data.units import Units
 
 N = 1200
 
@@ -27,9 +27,7 @@ def synthetic_corpus(n=N, seed=0):
 
 def shifts_of(src, trg, folder, before=0):
     path = folder / "records"
-    src_block, trg_block = Block(src), Block(trg)
-    records = records_of((src_block.lengths, trg_block.lengths), (src_block.words(), trg_block.words()))
-    path.write_bytes(np.zeros(before, RECORD).tobytes() + records.tobytes())
+    path.write_bytes(np.zeros(before, RECORD).tobytes() + records_of(Units(src), Units(trg)).tobytes())
     return find_shifts(path, before, len(src))
 
 
