@@ -6,7 +6,7 @@ Numbers only: no text, no tensors, no files. `batches.py` turns pair numbers int
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -30,16 +30,16 @@ class Mixture:
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
 
-    def rows(self, seed: int, epoch: int) -> Rows:
+    def rows(self, seed: int, epoch: int) -> "Order":
         """The pairs of an epoch, each as often as it is visited, in order of corpora.
 
         The fractional part of a weight selects a window that moves over the corpus from epoch to epoch, in one random
         order for all epochs. So the numbers of visits of any two pairs of a corpus differ by at most one.
         """
-        parts, first = [], 0
+        parts, first, n_pair = list[Order](), 0, sum(self.sizes)
         for number, (size, weight) in enumerate(zip(self.sizes, self.weights, strict=True)):
             n_visit, share = divmod(weight, 1.0)
-            corpus = np.arange(first, first + size, dtype=np.int64)
+            corpus: Order = np.arange(first, first + size, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
             parts += [corpus] * int(n_visit)
             # Rounded so that the windows of successive epochs touch without overlap.
             begin, end = (round(n * share * size) for n in (epoch, epoch + 1))
@@ -47,7 +47,7 @@ class Mixture:
                 order = np.random.default_rng([seed, number, size]).permutation(size)
                 parts.append(first + np.sort(order[np.arange(begin, end) % size]))
             first += size
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
@@ -105,13 +105,12 @@ class Plan:
     packed: bool = False
     # If not 0, an update takes batches until it has so many target tokens, EOS counted; the last takes the rest.
     tokens_per_update: int = 0
-    mixture: Mixture | None = None  # how often the pairs of each corpus are visited; None: once
+    mixture: InitVar[Mixture | None] = None  # how often the pairs of each corpus are visited; None: once
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, mixture: Mixture | None) -> None:
         assert len(self.src_len) == len(self.trg_len) > 0
-        if self.mixture is not None and set(self.mixture.weights) == {1.0}:  # the same as without a mixture
-            self.mixture = None
-        self.most_packed = _most_packed(self.src_len, self.trg_len, self.max_tokens, self.mixture)
+        self.visits = mixture or Mixture((len(self.src_len),), (1.0,))
+        self.most_packed = _most_packed(self.src_len, self.trg_len, self.max_tokens, self.visits)
         # Rounding lengths up must make no batch larger than the longest pair or the budget.
         self.most_padded = min(self.max_tokens, 1 + int(max(self.src_len.max(), self.trg_len.max())))
 
@@ -124,11 +123,7 @@ class Plan:
 
     def updates(self, epoch: int) -> Iterator[list[Rows]]:
         """Yield the updates of an epoch in order. The batches of each are arrays of pair numbers."""
-        rng, n_pair = np.random.default_rng([self.seed, epoch]), len(self.src_len)
-        if self.mixture is None:
-            order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
-        else:
-            order = self.mixture.rows(self.seed, epoch)
+        rng, order = np.random.default_rng([self.seed, epoch]), self.visits.rows(self.seed, epoch)
         rng.shuffle(order)
         update, n_gold, start = list[Rows](), 0, 0  # n_gold: target tokens of the update
         while start < len(order):
@@ -185,16 +180,15 @@ class Plan:
         return int(padded(np.array(length), self.most_padded))
 
 
-def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, mixture: Mixture | None) -> int:
+def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, visits: Mixture) -> int:
     """Bound on the sentences of a packed batch: a quarter more than it has on average.
 
     A batch of short sentences reaches this bound before the token budget, which is rare. A higher bound would cost:
     all batches have one shape, so attention on a GPU takes time and memory for as many sentences as a batch may hold.
     """
-    corpora = ((len(src_len),), (1.0,)) if mixture is None else (mixture.sizes, mixture.weights)
     n_pair = n_src = n_trg = 0.0
     first = 0
-    for size, weight in zip(*corpora, strict=True):
+    for size, weight in zip(visits.sizes, visits.weights, strict=True):
         corpus, first = slice(first, first + size), first + size
         n_pair += weight * size
         n_src += weight * int(src_len[corpus].sum(dtype=np.int64))

@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -30,8 +29,7 @@ def flops_per_token(model: TranslationModel, config: ModelConfig, plan: Plan) ->
     costs 6 per token, forward and backward: encoder weights per source token, all others per target token, with the
     output layer and without embeddings. Attention costs 6 layers heads (d_k + d_v) per query and key, over whole
     sentences. Padding, recomputed activations and second passes (R-Drop) are not counted."""
-    n_pair, step = len(plan.src_len), 1 + len(plan.src_len) // _SAMPLE
-    rows = np.arange(0, n_pair, step) if plan.mixture is None else plan.mixture.rows(plan.seed, 0)[::step]
+    rows = plan.visits.rows(plan.seed, 0)[:: 1 + len(plan.src_len) // _SAMPLE]
     src, trg = (length.astype(float) for length in plan.lengths(rows))
     embeddings = {embedding.weight for embedding in model.embeddings}
     encoder = set(model.get_submodule("encoder").parameters()) - embeddings
