@@ -298,7 +298,8 @@ class Translator:
         searched = [part for part in parts if part.hypotheses]
         hypotheses = long_lines.join_hypotheses([part.hypotheses for part in searched], self._settings)
         texts_of_parts = [part.texts for part in parts]
-        texts = [long_lines.joined(split_line, ranked(texts_of_parts, rank))[0] for rank in range(len(hypotheses) or 1)]
+        ranks = range(len(hypotheses) or 1)
+        texts = ["".join(long_lines.joined(split_line, ranked(texts_of_parts, rank))) for rank in ranks]
         if "\n" not in request.source:  # else it has several lines
             texts = [text.translate(_LINE_ENDS) for text in texts]
         utilities, qualities = (
