@@ -19,14 +19,13 @@ from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.data.text import with_ends_of
 from nmt.decoding import long_lines
-from nmt.decoding.beam import BeamSettings, Hypothesis, search
+from nmt.decoding.beam import BeamSettings, Hypothesis, fingerprint, narrowed, sample, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import MAX_SRC_LEN, Limits, Split, ranked
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
-from nmt.decoding.sampling import fingerprint, narrowed, sample
 from nmt.decoding.scorer import full_precision, score_tokens, subword_alignment
 from nmt.errors import OutOfMemory, RecipeError, suppress_out_of_memory
 from nmt.evaluation.metrics import comet_model, expected_utility
