@@ -54,10 +54,10 @@ def read_recipe(path: Path | str | None, overrides: Overrides = (), given_by: st
     recipe = _read(content, str(path), overrides, given_by).with_origin(origin)
     # The path of a local COMET model becomes absolute, since the run folder is elsewhere.
     for title, option in (("valid", "comet"), ("decode", "qe")):
-        section = getattr(recipe, title)
-        model = origin.find(f"{title}.{option}", name := getattr(section, option), Path.exists).absolute()
+        name = getattr(getattr(recipe, title), option)
+        model = origin.find(f"{title}.{option}", name, Path.exists).absolute()
         if name and model.exists():
-            recipe = recipe.model_copy(update={title: section.model_copy(update={option: str(model)})})
+            recipe = recipe.with_options(**{title: {option: str(model)}})
     return recipe
 
 
