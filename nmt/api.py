@@ -163,7 +163,7 @@ class Model:
         try:
             return changed(self.recipe, overrides_of({"decode": options})).decode
         except RecipeError as error:
-            raise RecipeError(str(error).replace("command line: ", "").replace("decode.", "")) from None
+            raise RecipeError(str(error).replace("decode.", "")) from None
 
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError for a model on a GPU in a forked process."""

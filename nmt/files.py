@@ -4,6 +4,7 @@ import base64
 import errno
 import glob
 import hashlib
+import html
 import json
 import math
 import os
@@ -186,10 +187,11 @@ def filled(text: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], text)
 
 
-def json_for_html(value: Any) -> str:
-    """JSON that is safe inside HTML and scripts: < > & and all non-ASCII characters are escaped."""
+def script_page(inside: Path, title: str, value: Any) -> str:
+    """A page of `filled_page` with a value for its script, as JSON without < > & and non-ASCII characters."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text)
+    data = re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text)
+    return filled_page(inside, {"title": html.escape(title), "data": data})
 
 
 def parse_json(text: bytes) -> Any:

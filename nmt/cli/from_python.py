@@ -3,7 +3,6 @@
 They run in the calling process, and restore its global torch settings after training.
 """
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,17 +19,7 @@ from nmt.recipe.reader import differences, overrides_of, read_recipe
 RecipeSource = str | Path | Mapping[str, Any]
 
 
-@contextmanager
-def _without_command_line() -> Iterator[None]:
-    """Context manager: drop references to a command line from error messages about options."""
-    try:
-        yield
-    except RecipeError as error:
-        raise RecipeError(re.sub(r"(?m)^(the )?command line(:1)?: ", "", str(error))) from None
-
-
 @convert_errors()
-@_without_command_line()
 def prepare(
     recipe: RecipeSource | Sequence[str | Path],
     *,
@@ -54,7 +43,7 @@ def prepare(
             raise RecipeError(f'langs: expected the languages of the two sides, as ("en", "de"), found {shown(langs)}.')
         if not files or not all(isinstance(file, str | Path) for file in files):
             raise RecipeError(f"recipe: with langs a corpus is expected, one file or a pair, found {shown(recipe)}.")
-        resolved = recipe_of_files([[str(file) for file in files]], langs, overrides_of(options))
+        resolved = recipe_of_files([[str(file) for file in files]], langs, overrides_of(options), given_by="")
     else:
         resolved = _read(recipe, options)
     translations = translate_corpora(resolved)
@@ -68,7 +57,6 @@ def prepare(
 
 
 @convert_errors()
-@_without_command_line()
 def train(recipe: RecipeSource, **options: Any) -> Path:
     """Train, or resume a run, like nmt-train. Returns the run folder, for `nmt.load`.
 
@@ -96,8 +84,8 @@ def _read(recipe: Any, options: Mapping[str, Any]) -> Recipe:
             f"recipe: expected the path of a recipe or of a folder, or a dict of sections, found {described(recipe)}."
         )
     if isinstance(recipe, Mapping):
-        return read_recipe(None, [*overrides_of(recipe), *overrides_of(options)])
-    return read_recipe(recipe, overrides_of(options))
+        return read_recipe(None, [*overrides_of(recipe), *overrides_of(options)], given_by="")
+    return read_recipe(recipe, overrides_of(options), given_by="")
 
 
 @contextmanager

@@ -191,10 +191,11 @@ def recipe_of_files(
     back_translate: Sequence[Sequence[str]] = (),
     *,
     portable: bool = False,
+    given_by: str = "command line",
 ) -> Recipe:
     """Return a recipe for corpora on the command line, each one file with both sides or one file a side.
 
-    back_translate: pairs of a run and a file of target text that the run translates.
+    back_translate: pairs of a run and a file of target text that the run translates. given_by: see `read_recipe`.
     """
     first, values = Path(train[0][0]), dict(overrides)
     vocab_from = values.get("subwords.vocab_from")
@@ -218,7 +219,7 @@ def recipe_of_files(
         useless = {f"model.{name}" for name in TransformerOptions.model_fields}
         defaults = [(name, value) for name, value in defaults if name not in useless]
     options = [*defaults, *options_of({"name": name or "own", "data": data}), *overrides]
-    recipe = read_recipe(None, options)
+    recipe = read_recipe(None, options, given_by)
     if not portable:
         return recipe
     features = [feature for of_engine in unsupported(recipe).values() for feature in of_engine]
@@ -227,7 +228,7 @@ def recipe_of_files(
     replaced = portable_options(features)
     if given := [name for name, _ in replaced if name in values]:
         raise RecipeError(f"--portable: --{given[0]} {values[given[0]]} cannot be exported: leave one of the two out.")
-    return read_recipe(None, [*options, *replaced])
+    return read_recipe(None, [*options, *replaced], given_by)
 
 
 def _files(names: Sequence[str], flag: str) -> dict[str, str]:

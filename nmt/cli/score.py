@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import end_startup, printable, talk, write_stdout
-from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, refuse_corpus, run
+from nmt.cli.parser import Parser, files_of_pipes, must_be_free, refuse_corpus, run
 from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import NmtError, RecipeError
 from nmt.evaluation import compare
-from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes
+from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, check_count, comet_model, reference_notes
 from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.processes import sleep_while_waiting

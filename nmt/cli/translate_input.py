@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from nmt.cli.parser import check_count
 from nmt.data.lines import LONGEST_LINE, decode_line, open_decompressed, read_lines, read_stream, without_end
 from nmt.data.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.request import GIVEN, Request, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError, shown
+from nmt.evaluation.metrics import check_count
 from nmt.files import parse_json
 from nmt.recipe.decode_options import DecodeConfig
 

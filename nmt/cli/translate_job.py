@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import Stop, write_stdout
-from nmt.cli.parser import check_count, files_of_pipes, must_be_free, refuse_corpus
+from nmt.cli.parser import files_of_pipes, must_be_free, refuse_corpus
 from nmt.cli.translate_input import PATIENCE, open_input, read_input, windows
 from nmt.cli.translate_output import LineTranslator, Record, Report, recipe_of, say
 from nmt.data.lines import check_text, count_lines, read_lines, without_ending
 from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention_page import check_path
+from nmt.evaluation.metrics import check_count
 from nmt.extras import version
 from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of, sync_folder
 from nmt.progress import Bar

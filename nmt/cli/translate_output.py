@@ -15,7 +15,7 @@ import torch
 
 from nmt.api import load
 from nmt.cli.begin import printable, talk
-from nmt.cli.parser import check_count, overrides_of
+from nmt.cli.parser import overrides_of
 from nmt.cli.translate_input import Line, Reader, read_request, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
@@ -26,7 +26,7 @@ from nmt.decoding.translator import Scored, Translation, Translator
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.evaluation.attention_page import draw, panels, sentence_of
-from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score
+from nmt.evaluation.metrics import Texts, bleu_tokens, check_count, exact_match, reference_notes, score
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention

@@ -98,10 +98,7 @@ class Block:
 
 
 def hashes_of(lines: Iterable[str]) -> Hashes:
-    """Return a hash of each line.
-
-    With 64 bits, two of 100 million lines hardly share a hash by chance. The hash is no protection against attacks.
-    """
+    """Return a hash of each line, as `_hashes` does."""
     return _hashes(_code_points("\n".join([*lines, ""])))
 
 

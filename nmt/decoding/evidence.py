@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from nmt.data.subwords import EOS, Codec, Subwords
 from nmt.decoding import suspicion
 from nmt.decoding.beam import Hypothesis
-from nmt.decoding.long_lines import first_words, joined
+from nmt.decoding.long_lines import Split, joined
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Scored, Translation, Translator
 from nmt.languages import language_of
@@ -129,15 +129,16 @@ def words_of_line(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return `words_of` source and target, with the words numbered in the line: a word of a piece may be a part of a
     word of the line, or several words."""
-    parts, line = translation.parts or [translation], translation.split
+    parts, line = translation.parts or [translation], translation.split or Split([""], ["", ""])
     searched = [n for n, part in enumerate(parts) if part.hypotheses]
     src_by_character, trg_by_character = by_character
     sides = []
     for codec, is_by_character, texts, rows in (
-        (subwords.src, src_by_character, line.pieces if line else [], [part.src_ids for part in parts]),
+        (subwords.src, src_by_character, line.pieces, [part.src_ids for part in parts]),
         (subwords.trg, trg_by_character, [part.text for part in parts], [part.trg_ids for part in parts]),
     ):
-        first = first_words(*joined(line, texts), is_by_character) if line else [0]
+        words_of_parts = words_of([text.encode() for text in joined(line, texts)], is_by_character)
+        first = [min(numbers, default=0) for numbers in words_of_parts[1::2]]  # of each piece, without white space
         words: list[list[int]] = []
         for n in searched:
             piece_words = words_of(codec.raw(rows[n], parts[n].items), is_by_character)

@@ -4,7 +4,6 @@ import math
 import re
 import string
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -130,13 +129,13 @@ def split(
     return None if is_whole_line else result
 
 
-def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
+def joined(line: Split, texts: Sequence[str]) -> list[str]:
     """Join the translations of the pieces by the white space of the line, adapted to languages written without spaces.
 
-    Returns the text, and the place of the first character of each translation.
+    Returns the parts of the text: white space, a translation, white space, …, white space.
     """
     assert len(texts) == len(line.pieces)
-    result, places = "", []
+    result, parts = "", list[str]()
     for i, (space, text) in enumerate(zip(line.spaces, texts, strict=False)):
         if i and result and text:
             src_unspaced = _meet_unspaced(line.pieces[i - 1], line.pieces[i])
@@ -144,25 +143,15 @@ def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
                 space = "" if writes_no_space(result[-1]) or writes_no_space(text[0]) else " "
             elif space == " " and not any(src_unspaced) and all(_meet_unspaced(result, text)):
                 space = ""
-        result += space
-        places.append(len(result))
-        result += text
-    return result + line.spaces[-1], places
+        result += space + text
+        parts += space, text
+    return [*parts, line.spaces[-1]]
 
 
 def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
     """Return whether the text on each side of a sentence boundary is in a script without spaces, ASCII marks aside."""
     before, after = before.rstrip(_NARROW_MARKS) or before, after.lstrip(_NARROW_MARKS) or after
     return writes_no_space(before[-1]), writes_no_space(after[0])
-
-
-def first_words(text: str, places: Sequence[int], by_character: bool = False) -> list[int]:
-    """Return the number, from 0, of the word at each of some places of a text. Words are separated by white space.
-
-    by_character: each character is a word, white space aside.
-    """
-    ends = [word.end() for word in re.finditer(r"\S" if by_character else r"\S+", text)]
-    return [bisect_right(ends, place) for place in places]
 
 
 def ranked(n_best_lists: Sequence[Sequence[_T]], rank: int) -> list[_T]:

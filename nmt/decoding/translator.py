@@ -19,14 +19,13 @@ from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.data.text import with_ends_of
 from nmt.decoding import long_lines
-from nmt.decoding.beam import BeamSettings, Hypothesis, search
+from nmt.decoding.beam import BeamSettings, Hypothesis, fingerprint, narrowed, sample, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import MAX_SRC_LEN, Limits, Split, ranked
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
-from nmt.decoding.sampling import fingerprint, narrowed, sample
 from nmt.decoding.scorer import full_precision, score_tokens, subword_alignment
 from nmt.errors import OutOfMemory, RecipeError, suppress_out_of_memory
 from nmt.evaluation.metrics import comet_model, expected_utility
@@ -298,7 +297,8 @@ class Translator:
         searched = [part for part in parts if part.hypotheses]
         hypotheses = long_lines.join_hypotheses([part.hypotheses for part in searched], self._settings)
         texts_of_parts = [part.texts for part in parts]
-        texts = [long_lines.joined(split_line, ranked(texts_of_parts, rank))[0] for rank in range(len(hypotheses) or 1)]
+        ranks = range(len(hypotheses) or 1)
+        texts = ["".join(long_lines.joined(split_line, ranked(texts_of_parts, rank))) for rank in ranks]
         if "\n" not in request.source:  # else it has several lines
             texts = [text.translate(_LINE_ENDS) for text in texts]
         utilities, qualities = (

@@ -4,7 +4,6 @@ words or subwords.
 The script of the page gets the texts as JSON, escaped so that no text can end the script, and shows them as text.
 """
 
-import html
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -17,7 +16,7 @@ from nmt.data.sentences import writes_no_space
 from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.errors import NmtError
 from nmt.extras import require
-from nmt.files import filled_page, json_for_html, write_durably
+from nmt.files import script_page, write_durably
 from nmt.models.base import Attns
 from nmt.recipe.model_options import ATTENTIONS, Attention
 
@@ -221,8 +220,8 @@ def page(
         ],
     }
     parts = [part for part in (" → ".join(langs) if all(langs) else "", run) if part]
-    title = html.escape(f"Attention{': ' if parts else ''}{', '.join(parts)}")
-    return filled_page(Path(__file__).with_name("attention_page.html"), {"title": title, "data": json_for_html(data)})
+    title = f"Attention{': ' if parts else ''}{', '.join(parts)}"
+    return script_page(Path(__file__).with_name("attention_page.html"), title, data)
 
 
 def letters(weights: Tensor) -> str:

@@ -3,7 +3,6 @@
 Output: numbers and one offline page. Its script gets the texts as JSON and shows them as text, never as HTML.
 """
 
-import html
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nmt.evaluation.metrics import METRICS, N_BOOTSTRAP, Comet, PValues, Score, Texts, score, sentence_chrf, words_of
-from nmt.files import filled_page, json_for_html
+from nmt.files import script_page
 
 TIE = 1e-6  # two sentences whose chrF2 differs by less are equally good
 # First number of each group; the last group is open-ended.
@@ -199,6 +198,4 @@ def page(
         "kinds": kinds,
         "flags": [list(map(list, system.flags)) for system in systems],
     }
-    return filled_page(
-        Path(__file__).with_name("comparison_page.html"), {"title": html.escape(title), "data": json_for_html(data)}
-    )
+    return script_page(Path(__file__).with_name("comparison_page.html"), title, data)

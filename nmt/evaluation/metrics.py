@@ -398,17 +398,21 @@ METRICS: dict[str, Metric] = {
 sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 
 
+def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:
+    """Raise DataError unless the file `given` and `other` (None: stdin) have the same number of lines, at least one."""
+    if n_line != n_given:
+        raise DataError(
+            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong to "
+            "line n of the other. Look for a truncated file, or a file of another test set."
+        )
+    if not n_line:
+        raise DataError(f"{given}: is empty, so there is nothing to compare.")
+
+
 def _check_counts(texts: Texts) -> None:
     """Raise DataError for lists of different lengths, which sacreBLEU would score without a warning."""
-    n_line = len(texts.hypotheses)
     for lines in texts.references:
-        if len(lines) != n_line:
-            raise DataError(
-                f"{n_line:,} translations but {len(lines):,} references: line n of one must belong to line n of the "
-                "other. Look for a truncated file, or a reference of another test set."
-            )
-    if not n_line:
-        raise DataError("there is nothing to score: no translations and no references.")
+        check_count(len(texts.hypotheses), len(lines), "a list of references", "a list of translations")
 
 
 Matrix = NDArray[np.float64]

@@ -100,11 +100,11 @@ GONE = {
 GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
 
 
-def complaints_text(complaints: Iterable[Complaint], file: str) -> str:
-    """Format complaints for the user, one a line: those of the command line first, then by line of the file."""
+def complaints_text(complaints: Iterable[Complaint], file: str, given_by: str) -> str:
+    """Format complaints for the user, one a line: those of overrides first, then by line of `file`, which may be ""."""
     messages = []
     for line, name, text in sorted(complaints, key=lambda complaint: complaint[0] or 0):
-        location = "command line" if line is None else f"{file}:{line}"
+        location = given_by if line is None or not file else f"{file}:{line}"
         messages.append(": ".join(part for part in (location, name, text) if part))
     return "\n".join(dict.fromkeys(messages))
 

@@ -6,7 +6,7 @@ in `model_options.py`, reading in `reader.py`, tables in `fields.py`.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -78,6 +78,11 @@ class Recipe(Section):
         copied = self.model_copy()
         copied._origin = origin
         return copied
+
+    def with_options(self, **sections: dict[str, Any]) -> Self:
+        """Return a copy with other options in some sections, not validated: with_options(train={"updates": 100})."""
+        changed = {name: getattr(self, name).model_copy(update=options) for name, options in sections.items()}
+        return self.model_copy(update=changed)
 
     @property
     def data_name(self) -> str:

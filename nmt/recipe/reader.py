@@ -28,14 +28,15 @@ Overrides = Sequence[tuple[str, str]]
 _RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # identifies stored recipes: never change it
 
 
-def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
+def read_recipe(path: Path | str | None, overrides: Overrides = (), given_by: str = "command line") -> Recipe:
     """Read a recipe from a file, and apply overrides (dotted name, value as YAML) before validation.
 
     path: a recipe, or a run or folder of prepared data with one; None for a recipe of overrides and defaults alone.
+    given_by: name of the origin of the overrides in messages; "" for options of a Python program, which have none.
     Raises RecipeError with all complaints at once, in the order of the lines.
     """
     if path is None:
-        return _read(b"{}", "the command line", overrides)
+        return _read(b"{}", "", overrides, given_by)
     path = Path(path)
     path = inside if (inside := path / "recipe.yaml").is_file() else path
     if path.parts[:1] == ("recipes",):  # a recipe of the package
@@ -50,23 +51,23 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
             check_is_run(path)  # raises the error of several runs
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
     origin = Origin(path, frozenset(name for name, _ in overrides))
-    recipe = _read(content, str(path), overrides).with_origin(origin)
+    recipe = _read(content, str(path), overrides, given_by).with_origin(origin)
     # The path of a local COMET model becomes absolute, since the run folder is elsewhere.
     for title, option in (("valid", "comet"), ("decode", "qe")):
-        section = getattr(recipe, title)
-        model = origin.find(f"{title}.{option}", name := getattr(section, option), Path.exists).absolute()
+        name = getattr(getattr(recipe, title), option)
+        model = origin.find(f"{title}.{option}", name, Path.exists).absolute()
         if name and model.exists():
-            recipe = recipe.model_copy(update={title: section.model_copy(update={option: str(model)})})
+            recipe = recipe.with_options(**{title: {option: str(model)}})
     return recipe
 
 
 def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
-    """Return a recipe with overrides applied. Raises RecipeError, as `read_recipe` does."""
-    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides).with_origin(recipe.origin)
+    """Return a recipe with overrides of a Python program applied. Raises RecipeError, as `read_recipe` does."""
+    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides, given_by="").with_origin(recipe.origin)
 
 
-def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
-    """Validate YAML with overrides applied. source: the file of the content, or its name in messages."""
+def _read(content: bytes, source: str, overrides: Overrides, given_by: str) -> Recipe:
+    """Validate YAML with overrides applied. source: the file of the content, or its name in messages; "": none."""
     document = parse(content)
     value, lines, complaints = document.value, document.lines, document.faults
     if not isinstance(value, dict) and not source.endswith((".yaml", ".yml")):
@@ -99,7 +100,7 @@ def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
                 if name not in known:
                     complaints.append((_line(name, text, lines), name, text))
     if complaints:
-        raise RecipeError(complaints_text(complaints, source))
+        raise RecipeError(complaints_text(complaints, source, given_by))
     return recipe
 
 

@@ -275,9 +275,9 @@ def without_regularisation(recipe: Recipe) -> Recipe:
         "optim": {**optim, "muon_lr": OptimConfig().muon_lr},
         "train": train,
         "batch": {"max_tokens": 4096, "bpe_dropout": 0.0, "unigram_alpha": 0.0, "packed": False},
+        "regularize": dict(RegularizeConfig()),
     }
-    sections = {name: getattr(recipe, name).model_copy(update=options) for name, options in changes.items()}
-    return recipe.model_copy(update={**sections, "regularize": RegularizeConfig()})
+    return recipe.with_options(**changes)
 
 
 def handful(corpus: Corpus, seed: int) -> Rows:

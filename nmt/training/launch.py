@@ -197,8 +197,7 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
     without a checkpoint starts anew, so a mistake in its recipe can still be corrected."""
     refuse_other_run(run, recipe, data)
     if is_resumed := run.has_weights:
-        origin = {"init_from": run.recipe().train.init_from}  # the run's own, even if the recipe no longer names it
-        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
+        recipe = recipe.with_options(train={"init_from": run.recipe().train.init_from})  # though the recipe may omit it
         facts = run.data_facts()
     else:
         statistics = {USUAL_SRC_LEN: usual_len(data.train.src_len), USUAL_RATIOS: data.usual_ratios()}

@@ -140,8 +140,7 @@ def decide_compile(
         compiles, why = ranks.on_main(lambda: compile_pays(recipe, device.type, n_param, peak))
     if compiles and ranks.any(not ops.can_compile(device)):
         compiles, why = False, "it needs Triton, a C compiler and a GPU of Ampere or later"
-    train = recipe.train.model_copy(update={"compile": compiles, "cuda_graphs": compiles and recipe.train.cuda_graphs})
-    recipe = recipe.model_copy(update={"train": train})
+    recipe = recipe.with_options(train={"compile": compiles, "cuda_graphs": compiles and recipe.train.cuda_graphs})
     if compiles:
         compile_parts(model, recipe)
     return recipe, why

@@ -46,7 +46,7 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
     if begun is not None:
         budget = begun.train.time_budget
         if budget and "time_budget" not in recipe.train.model_fields_set:  # it was given on the command line
-            recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"time_budget": budget})})
+            recipe = recipe.with_options(train={"time_budget": budget})
             say(f"train.time_budget: {budget}, as the run began (--time-budget '' for none)")
         if recipe.model.preset == "auto":
             recipe = sized_as(recipe, begun)
@@ -135,9 +135,9 @@ def _sized(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[Recipe, str, i
 def _room(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, float]:
     """Estimate updates and epochs within train.time_budget from the time of a typical update; equal on all ranks."""
     train, batch = recipe.train, recipe.batch
-    plain = train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
+    plain = recipe.with_options(train={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     work = _typical(recipe, data)
-    with closing(Trial(recipe.model_copy(update={"train": plain}), data, ranks.device)) as trial:
+    with closing(Trial(plain, data, ranks.device)) as trial:
         trial.seconds(work)  # warm-up
         seconds = trial.seconds(work) / len(work)
     n_token = sum(item.batch.n_gold for item in work) / len(work)
@@ -152,8 +152,7 @@ def _room(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, float]:
 
 def _typical(recipe: Recipe, data: Prepared) -> list[Work]:
     """Return at most three batches of training: of short, medium and long sentences, without subword sampling."""
-    plain = recipe.batch.model_copy(update={"bpe_dropout": 0.0, "unigram_alpha": 0.0})
-    feed = Feed(recipe.model_copy(update={"batch": plain}), data, Ranks())
+    feed = Feed(recipe.with_options(batch={"bpe_dropout": 0.0, "unigram_alpha": 0.0}), data, Ranks())
     some = itertools.islice(itertools.chain.from_iterable(feed.plan.updates(0)), _N_SAMPLED)
     batches = sorted(some, key=lambda rows: int(feed.plan.lengths(rows)[1].max()))
     indices = dict.fromkeys(len(batches) * sixth // 6 for sixth in (1, 3, 5))

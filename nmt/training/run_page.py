@@ -3,7 +3,6 @@
 RUN/report.html shows the progress of training; RUN/README.md is a model card of the final model.
 """
 
-import html
 import json
 import os
 import statistics
@@ -18,7 +17,7 @@ import numpy as np
 from nmt import checkpoint
 from nmt.errors import RunError
 from nmt.evaluation.metrics import METRICS
-from nmt.files import CARD, SEEDS, filled, filled_page, json_for_html, parse_json, write_durably
+from nmt.files import CARD, SEEDS, filled, parse_json, script_page, write_durably
 from nmt.languages import UNTOLD, language_of
 from nmt.recipe.draft import exports_note
 from nmt.recipe.options import Recipe
@@ -77,8 +76,8 @@ def page(runs: Sequence[Run], title: str = "") -> str:
         except (KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{run.log_file}: a line lacks fields of its kind ({error!r}). Remove it.") from None
     title = (title or ", ".join(names)).encode("utf-8", "backslashreplace").decode("utf-8")  # as of undecodable paths
-    data = json_for_html({"runs": facts, "metrics": [*METRICS, "accuracy"]})
-    return filled_page(Path(__file__).with_name("run_page.html"), {"title": html.escape(title), "data": data})
+    data = {"runs": facts, "metrics": [*METRICS, "accuracy"]}
+    return script_page(Path(__file__).with_name("run_page.html"), title, data)
 
 
 def _facts(run: Run, name: str) -> Entry:

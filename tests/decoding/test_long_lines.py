@@ -7,7 +7,8 @@ from fake_model import CopyModel, HashModel
 from small_search import subwords_of
 
 from nmt.data.subwords import EOS, Subwords
-from nmt.decoding.long_lines import Limits, Split, first_words, joined, limits_of, split
+from nmt.decoding.evidence import words_of
+from nmt.decoding.long_lines import Limits, Split, joined, limits_of, split
 from nmt.decoding.request import Request, Terms
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
@@ -74,7 +75,8 @@ def test_split_line_translates_like_its_pieces(translator_of, options):
         n_split += 1
         parts = list(unsplit.translate(found.split.pieces))
         assert [part.texts for part in found.parts] == [part.texts for part in parts]
-        assert found.text == joined(found.split, [part.text for part in parts])[0].replace("\r", " ").replace("\n", " ")
+        text = "".join(joined(found.split, [part.text for part in parts]))
+        assert found.text == text.replace("\r", " ").replace("\n", " ")
         non_blank = [part for part in parts if part.hypotheses]
         assert found.hypotheses[0].score == pytest.approx(math.fsum(part.hypotheses[0].score for part in non_blank))
         assert len(found.texts) == len(found.hypotheses) == max(len(part.texts) for part in parts)
@@ -112,12 +114,11 @@ def test_split_line_concatenates_tokens_and_scores_of_its_pieces(subwords, model
 
 def test_word_of_a_line_may_span_several_pieces():
     line = Split(["你好。", "再见。", "the ship left.", "In May"], ["", "", "", "", " "])
-    text, offsets = joined(line, line.pieces)
-    assert text == "你好。再见。the ship left.In May " and [text[i] for i in offsets] == ["你", "再", "t", "I"]
-    assert first_words(text, offsets) == [0, 0, 0, 2]  # 你好。再见。the / ship / left.In / May
-    text, offsets = joined(line, ["Hello.", "Bye.", "Le navire.", "En mai"])
-    assert text == "Hello. Bye. Le navire.En mai " and first_words(text, offsets) == [0, 1, 2, 3]
-    assert first_words(" a  b", [0, 1, 2, 4, 5]) == [0, 0, 1, 1, 2]
+    parts = joined(line, line.pieces)
+    assert "".join(parts) == "你好。再见。the ship left.In May " and parts[1::2] == line.pieces
+    words = words_of([part.encode() for part in parts])[1::2]
+    assert words == [[0], [0], [0, 1, 2], [2, 3]]  # 你好。再见。the / ship / left.In / May
+    assert "|".join(joined(line, ["Hello.", "Bye.", "Le navire.", "En mai"])) == "|Hello.| |Bye.| |Le navire.||En mai| "
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_word_of_a_line_may_span_several_pieces():
     ],
 )
 def test_spaces_between_pieces_follow_the_target_script(pieces, space, texts, expected):
-    assert joined(Split(pieces, ["", space, ""]), texts)[0] == expected
+    assert "".join(joined(Split(pieces, ["", space, ""]), texts)) == expected
 
 
 def test_piece_equal_to_a_line_that_is_split_is_translated(translator_of):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from nmt.decoding.evidence import joined_alignment, word_alignment, words_of
-from nmt.decoding.long_lines import first_words
 from nmt.decoding.scorer import subword_alignment
 from nmt.recipe.data_options import SubwordsConfig
 from tests.learnt import learnt_subwords
@@ -95,4 +94,3 @@ def test_characters_are_the_words_of_text_without_spaces():
     pieces = [" 私は".encode(), "学生".encode(), " です".encode()[:3], " です".encode()[3:], b"."]
     assert words_of(pieces) == [[0], [0], [1], [1], [1]]
     assert words_of(pieces, True) == [[0, 1], [2, 3], [4], [4, 5], [6]]
-    assert first_words("私は 学生 です.", [0, 1, 3, 6], True) == [0, 1, 2, 4]

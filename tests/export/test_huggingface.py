@@ -105,8 +105,8 @@ def test_their_tokenizer_has_our_ids_and_decodes_to_the_text(subwords, normalize
 
 def test_greedy_search_and_no_repeat_are_exported(subwords, tmp_path):
     model, recipe = make_model(subwords)
-    greedy = recipe.decode.model_copy(update={"beam": 1, "alpha": 0.6, "no_repeat": 2})
-    exporter.export(model, recipe.model_copy(update={"decode": greedy}), subwords, tmp_path / "out")
+    greedy = recipe.with_options(decode={"beam": 1, "alpha": 0.6, "no_repeat": 2})
+    exporter.export(model, greedy, subwords, tmp_path / "out")
     exported = exporter.Compared(tmp_path / "out")
     assert exported._model.generation_config.no_repeat_ngram_size == 2
     found = compare(model, subwords, exported, LINES, ROUNDED, most=30)  # without no_repeat
@@ -119,7 +119,7 @@ def test_generate_needs_no_further_arguments(subwords, tmp_path):
     forbidden = [PAD, BOS, *range(subwords.trg.size, subwords.trg.n_vocab)]
     with torch.no_grad():
         model.trg_word_prj.weight[forbidden] = model.trg_word_prj.weight[5] * 1.5
-    recipe = recipe.model_copy(update={"decode": recipe.decode.model_copy(update={"beam": 3, "max_len_a": 0.1})})
+    recipe = recipe.with_options(decode={"beam": 3, "max_len_a": 0.1})
     exporter.export(model, recipe, subwords, tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     exported = exporter.Compared(tmp_path / "out")._model

@@ -58,7 +58,7 @@ def test_gradients_outlive_the_replay_that_made_them(per_update, recipe_of, monk
     marks = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
     eager = recipe_of("usual", batch={"per_update": per_update})
-    graphed = eager.model_copy(update={"train": eager.train.model_copy(update={"cuda_graphs": True})})
+    graphed = eager.with_options(train={"cuda_graphs": True})
     (data, engine), (_, graph_engine) = engine_of(eager), engine_of(graphed)
     buffers = {p: torch.zeros_like(p) for p in graph_engine.model.parameters()}
     for parameter, buffer in buffers.items():

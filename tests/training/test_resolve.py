@@ -109,7 +109,7 @@ def test_epochs_that_fit_into_the_time_budget_follow_from_the_plan(recipe_of, mo
     rounds = max(1, sum(n_batch) / len(n_batch) / n_rank)
     assert n_update == pytest.approx(2400 / rounds, rel=0.35 if "tokens_per_update" in batch else 0.03)
     assert n_epoch == pytest.approx(n_update / plan.n_update(0), rel=0.25)
-    by_epochs = recipe.model_copy(update={"train": recipe.train.model_copy(update={"epochs": 3})})
+    by_epochs = recipe.with_options(train={"epochs": 3})
     assert resolve_module._room(by_epochs, open_data(recipe), Ranks())[1] == 3
 
 

@@ -230,7 +230,7 @@ OPTIONS = {
 
 
 def with_end(recipe, updates, **train):
-    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"updates": updates, **train})})
+    return recipe.with_options(train={"updates": updates, **train})
 
 
 def test_extended_run_equals_a_run_begun_for_longer(recipe_of, capsys):

@@ -96,7 +96,7 @@ def test_card_names_every_target_language_except_invented_ones(finished, monkeyp
     run = Run(finished.run_folder)
     recipe = run.recipe()
     corpora = [recipe.data.train[0].model_copy(update={"trg_lang": code}) for code in (None, "fr", "x-elvish")]
-    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": corpora})})
+    recipe = recipe.with_options(data={"train": corpora})
     monkeypatch.setattr(Run, "recipe", lambda _: recipe)
     assert yaml.safe_load(card(run).split("---\n", 2)[1])["language"] == ["de", "en", "fr"]
     assert "translates German to English, French, " in card(run)

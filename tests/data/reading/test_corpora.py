@@ -20,7 +20,7 @@ def report(at):
 
 
 def prepare_again(report, at, **data):
-    recipe = report.recipe.model_copy(update={"data": report.recipe.data.model_copy(update=data)})
+    recipe = report.recipe.with_options(data=data)
     messages = []
     prepare(recipe, at.folder / "out", overwrite="train" in data and "temperature" not in data, talk=messages.append)
     return messages

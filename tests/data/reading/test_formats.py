@@ -166,9 +166,9 @@ def test_a_changed_column_requires_overwrite(at):
     report = at.prepare({"file": "a.tsv", **BY_NUMBER})
     for change in ({"trg_column": 3}, {"header": True}):
         (corpus,) = report.recipe.data.train
-        data = report.recipe.data.model_copy(update={"train": [corpus.model_copy(update=change)]})
+        recipe = report.recipe.with_options(data={"train": [corpus.model_copy(update=change)]})
         with pytest.raises(DataError, match=r"a\.tsv is new.*--overwrite"):
-            prepare(report.recipe.model_copy(update={"data": data}), at.folder / "out")
+            prepare(recipe, at.folder / "out")
 
 
 def test_the_command_holds_out_pairs_and_drops_their_near_copies_from_training(at, capsys):

@@ -110,10 +110,7 @@ def test_changed_tags_need_new_data_and_untrained_tags_are_refused(tmp_path):
 def test_a_single_language_model_can_reuse_multilingual_subwords(tmp_path, lang):
     (tmp_path / "several").mkdir()
     several, _ = prepared(recipe_in(tmp_path / "several", {}, {"trg_lang": "fr"}))
-    single = recipe_in(tmp_path, {}, trg_lang=lang)
-    single = single.model_copy(
-        update={"subwords": single.subwords.model_copy(update={"vocab_from": str(several.folder)})}
-    )
+    single = recipe_in(tmp_path, {}, trg_lang=lang).with_options(subwords={"vocab_from": str(several.folder)})
     model = run_of(single, tmp_path)
     trained = Prepared.open(single.data_folder).train.pairs(range(1))[0][0].tolist()
     codec = model.subwords.src

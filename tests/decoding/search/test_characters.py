@@ -9,10 +9,9 @@ from fake_model import HashModel
 
 from nmt.data.subwords import EOS
 from nmt.decoding import fixed_search
-from nmt.decoding.beam import BeamSettings, search
+from nmt.decoding.beam import BeamSettings, sample, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
-from nmt.decoding.sampling import sample
 
 SINGLE = [bytes([byte]) for byte in range(256)]
 ACROSS = [

@@ -7,8 +7,7 @@ import torch
 from fake_model import HashModel
 from small_search import score_pairs
 
-from nmt.decoding.beam import BeamSettings, not_finite
-from nmt.decoding.sampling import narrowed, sample
+from nmt.decoding.beam import BeamSettings, narrowed, not_finite, sample
 from nmt.errors import MachineError
 
 BOS, EOS, PAD = 1, 2, 0
