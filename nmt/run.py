@@ -64,12 +64,8 @@ class Run:
         length = self.data_facts().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
-    def usual_ratios(self) -> dict[str, float]:
-        """Entry of data.json under USUAL_RATIOS; empty in a run of an earlier version."""
-        return {name: ratio for name, ratio in self.numbers(USUAL_RATIOS).items() if ratio > 0}
-
     def numbers(self, key: str) -> dict[str, float]:
-        """Entry of data.json with numbers by name, such as SRC_STYLE; empty in a run of an earlier version."""
+        """Entry of data.json under USUAL_RATIOS or SRC_STYLE; empty in a run of an earlier version."""
         entry = self.data_facts().get(key)
         numbers = entry if isinstance(entry, dict) else {}
         return {name: number for name, number in numbers.items() if isinstance(number, float)}

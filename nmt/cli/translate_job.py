@@ -26,7 +26,7 @@ from nmt.evaluation.attention_page import check_path
 from nmt.extras import version
 from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of, sync_folder
 from nmt.progress import Bar
-from nmt.run import Run
+from nmt.run import USUAL_RATIOS, Run
 
 FORMAT = 4  # of the journal
 _READ = ("input", "score", "ref", "terms", "avoid")
@@ -328,7 +328,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     if device == "cpu":  # has no effect on a CPU
         del decode["decode.cuda_graphs"]
     model = [Run(run).fingerprint(name) for run in args.run for name in args.checkpoint or [None]]
-    about = {"nmt": version(), "model": model, "usual ratios": Run(args.run[0]).usual_ratios()}
+    about = {"nmt": version(), "model": model, "usual ratios": Run(args.run[0]).numbers(USUAL_RATIOS)}
     data = {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
     settings: dict[str, Any] = json.loads(json.dumps({**about, **data, **flags, **decode}))
     return settings

@@ -32,7 +32,7 @@ from nmt.progress import Bar
 from nmt.recipe.model_options import Attention
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
-from nmt.run import SRC_STYLE, Run
+from nmt.run import SRC_STYLE, USUAL_RATIOS, Run
 
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
 _MOST_LISTED = 10  # keys or line numbers in a message
@@ -105,7 +105,7 @@ class LineTranslator:
         retries = tries(decode) if args.retry_suspect else {}
         self._retries: dict[str, Translator] = {name: model.translator(config) for name, config in retries.items()}
         has_fields = args.format == "jsonl" or bool(args.alignments)
-        self._evidence = Evidence(self.translator, self.recipe, Run(args.run[0]).usual_ratios(), has_fields)
+        self._evidence = Evidence(self.translator, self.recipe, model.run.numbers(USUAL_RATIOS), has_fields)
         if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
             say("note: decode.precision bf16 is slower than fp32 on this processor: use fp32")
         attention_flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
