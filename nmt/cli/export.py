@@ -74,7 +74,7 @@ def export(args: argparse.Namespace) -> int:
             f"{args.output}: not replaced, because it is not a model exported for {args.to} or holds other files, "
             "too. Choose another name."
         )
-    must_be_free(folder, overwrite=args.overwrite)
+    must_be_free(folder, overwrite=args.overwrite, is_folder=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     with Stop():  # a signal deletes the unfinished export first
         try:

@@ -49,7 +49,10 @@ def score(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     text_files = [*args.ref, *([args.src] if args.src else [])]
     if args.html:
-        must_be_free(Path(args.html), overwrite=args.overwrite, inputs=[*args.hyp, *text_files])
+        inputs = filter(os.path.exists, (*args.hyp, *text_files))
+        if os.path.exists(args.html) and any(os.path.samefile(args.html, name) for name in inputs):
+            raise NmtError(f"{args.html} is also an input: choose another name for the output.")
+        must_be_free(Path(args.html), overwrite=args.overwrite)
     args.hyp = [str(path) for name in args.hyp for path in runs_of(Path(name))]
     folders = [Path(name) for name in args.hyp if Path(name).is_dir()]
     for folder in folders:

@@ -173,16 +173,6 @@ class Journal:
 # Files of the command, checked before any work.
 
 
-def _follow_links(args: argparse.Namespace) -> None:
-    """Replace symbolic links among the outputs by their targets; refuse folders, devices and pipes."""
-    for flag in _WRITTEN:
-        name = getattr(args, flag)
-        if name and os.path.exists(name) and not os.path.isfile(name):
-            raise NmtError(f"--{flag} {name}: is not a regular file. Name a file, or leave the flag out.")
-        if name and os.path.islink(name):
-            setattr(args, flag, os.path.realpath(name))
-
-
 def _check_paths(args: argparse.Namespace) -> None:
     """Raise NmtError or DataError for errors in files that can be found before any work."""
     if not args.input and sys.stdin is None:
@@ -245,7 +235,10 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
 def work(args: argparse.Namespace) -> None:
     """Run the command. Raises NmtError."""
     with files_of_pipes(args, *_READ), Stop() as stop:
-        _follow_links(args)
+        for flag in _WRITTEN:  # a link stays, and its target is written
+            name = getattr(args, flag)
+            if name and os.path.islink(name) and (os.path.isfile(name) or not os.path.exists(name)):
+                setattr(args, flag, os.path.realpath(name))
         is_written = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
         _check_paths(args)
         _check_outputs(args, is_written=is_written)
