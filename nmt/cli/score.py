@@ -16,7 +16,7 @@ from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import NmtError, RecipeError
 from nmt.evaluation import compare
 from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes
-from nmt.files import is_run, runs_of, write_durably
+from nmt.files import check_is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.processes import sleep_while_waiting
 from nmt.progress import Bar
@@ -56,8 +56,7 @@ def _score(args: argparse.Namespace) -> int:
     args.hyp = [str(path) for name in args.hyp for path in runs_of(Path(name))]
     folders = [Path(name) for name in args.hyp if Path(name).is_dir()]
     for folder in folders:
-        if not is_run(folder):
-            raise NmtError(f"{folder} is not a run folder of nmt-train: name a run, or a file of translations.")
+        check_is_run(folder)
         if not args.src:
             raise NmtError(f"{folder}: a run needs source lines to translate: --src FILE.")
     metrics = list(dict.fromkeys([*(args.metric or _DEFAULT_METRICS), *(["comet"] if args.comet else [])]))
