@@ -46,11 +46,6 @@ def read_run_data(folder: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def is_made(folder: Path) -> bool:
-    """Return whether nmt made the folder: prepared data, a run, or a copy of the files that translation needs."""
-    return is_prepared(folder) or is_of_run(folder) or (folder / "subwords.json").is_file()
-
-
 @dataclass(frozen=True)
 class Origin:
     """Origin of a recipe, ignored if recipes are compared: its file, or None, and the options on the command line."""

@@ -20,7 +20,7 @@ from nmt.recipe.complaints import (
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import NAMES_A_CORPUS, Origin, is_made
+from nmt.recipe.places import NAMES_A_CORPUS, Origin, is_of_run, is_prepared
 from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse, with_trg
 
 Overrides = Sequence[tuple[str, str]]
@@ -40,8 +40,9 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     path = inside if (inside := path / "recipe.yaml").is_file() else path
     if path.parts[:1] == ("recipes",):  # a recipe of the package
         path = shipped(str(path))
-    if is_made(path.parent):
-        refuse_links_out(path.parent)
+    folder = path.parent
+    if is_prepared(folder) or is_of_run(folder) or (folder / "subwords.json").is_file():  # nmt made it
+        refuse_links_out(folder)
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
