@@ -297,17 +297,6 @@ def refuse_corpus(name: str) -> None:
         )
 
 
-def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:
-    """Raise DataError unless the file `given` and `other` (None: stdin) have the same number of lines, at least one."""
-    if n_line != n_given:
-        raise DataError(
-            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong to "
-            "line n of the other. Look for a truncated file, or a file of another test set."
-        )
-    if not n_line:
-        raise DataError(f"{given}: is empty, so there is nothing to compare.")
-
-
 def _prepare_streams() -> None:
     """Write UTF-8 and bare newlines on every system and locale: the output is data for other programs.
 

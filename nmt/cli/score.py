@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import end_startup, printable, talk, write_stdout
-from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, refuse_corpus, run
-from nmt.data.lines import count_lines, read_lines, write_lines
+from nmt.cli.parser import Parser, files_of_pipes, must_be_free, refuse_corpus, run
+from nmt.data.lines import check_len, count_lines, read_lines, write_lines
 from nmt.errors import NmtError, RecipeError
 from nmt.evaluation import compare
 from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes
@@ -74,7 +74,7 @@ def _score(args: argparse.Namespace) -> int:
     counts = {name: count_lines(name) for name in text_files}
     n_line = counts[args.ref[0]]
     for name, n_file_line in counts.items():
-        check_count(n_file_line, n_line, args.ref[0], name)
+        check_len(n_file_line, n_line, args.ref[0], name)
     comet = None
     if "comet" in metrics:
         from nmt.device import choose_device

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import Stop, write_stdout
-from nmt.cli.parser import check_count, files_of_pipes, must_be_free, refuse_corpus
+from nmt.cli.parser import files_of_pipes, must_be_free, refuse_corpus
 from nmt.cli.translate_input import PATIENCE, open_input, read_input, windows
 from nmt.cli.translate_output import LineTranslator, Record, Report, recipe_of, say
-from nmt.data.lines import check_text, count_lines, read_lines, without_ending
+from nmt.data.lines import check_len, check_text, count_lines, read_lines, without_ending
 from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention_page import check_path
@@ -193,7 +193,7 @@ def _check_paths(args: argparse.Namespace) -> None:
     for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
         check_text(name)
     if args.input and args.score:
-        check_count(count_lines(args.input), count_lines(args.score), args.score, args.input)
+        check_len(count_lines(args.input), count_lines(args.score), args.score, args.input)
     if args.attention:
         check_path(Path(args.attention))
     if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
@@ -226,7 +226,7 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
     if args.input and args.input_format != "wrapped":  # wrapped lines are counted during translation
         other, n_line = args.input, count_lines(args.input)
     for name, lines in zip(args.ref, references, strict=True):
-        check_count(n_line, len(lines), name, other)
+        check_len(n_line, len(lines), name, other)
         if not any(map(str.strip, lines)):
             raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
     return references

@@ -15,9 +15,9 @@ import torch
 
 from nmt.api import load
 from nmt.cli.begin import printable, talk
-from nmt.cli.parser import check_count, overrides_of
+from nmt.cli.parser import overrides_of
 from nmt.cli.translate_input import Line, Reader, read_request, terms_of
-from nmt.data.lines import write_lines
+from nmt.data.lines import check_len, write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import Evidence, Fields, Lost, aligns_characters, attempt, log_prob_of, trg_lang_of
 from nmt.decoding.request import Request, is_blank
@@ -317,7 +317,7 @@ class Report:
         if args.alignments:
             write_lines(args.alignments, self.links)
         if self.references:
-            check_count(self.n_line, len(self.references[0]), args.ref[0], args.input)
+            check_len(self.n_line, len(self.references[0]), args.ref[0], args.input)
             for name, reference in zip(args.ref, self.references, strict=True):
                 pairs = enumerate(zip(self.sources, reference, strict=True), start=1)
                 one_sided = [number for number, (source, line) in pairs if bool(source.strip()) != bool(line.strip())]

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.lines import check_len
 from nmt.data.scripts import letters_of
-from nmt.errors import DataError, Unavailable
+from nmt.errors import Unavailable
 from nmt.extras import require
 from nmt.languages import UNSPACED, language_of
 from nmt.recipe.places import Origin
@@ -400,15 +401,8 @@ sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 
 def _check_counts(texts: Texts) -> None:
     """Raise DataError for lists of different lengths, which sacreBLEU would score without a warning."""
-    n_line = len(texts.hypotheses)
     for lines in texts.references:
-        if len(lines) != n_line:
-            raise DataError(
-                f"{n_line:,} translations but {len(lines):,} references: line n of one must belong to line n of the "
-                "other. Look for a truncated file, or a reference of another test set."
-            )
-    if not n_line:
-        raise DataError("there is nothing to score: no translations and no references.")
+        check_len(len(texts.hypotheses), len(lines), "the reference", "the translation")
 
 
 Matrix = NDArray[np.float64]
