@@ -10,10 +10,9 @@ RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
 import os
 import shlex
 import socket
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -185,20 +184,18 @@ class Run:
         return self.checkpoint(best if best in self.updates() else state["update"])
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, say: Callable[[str], object] = print) -> Iterator[None]:
         """Lock the folder for one training process. The lock is released when the process ends, even if it is killed.
 
-        A disk without locks is reported, and nothing is locked. Raises RunError naming the process that holds the lock,
-        or if the folder cannot be written to.
+        A disk without locks is reported by `say`, and nothing is locked. Raises RunError naming the process that holds
+        the lock, or if the folder cannot be written to.
         """
         with ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(self.lock_path.open("a+b", buffering=0))
                 if not lock_file(file.fileno()):
-                    with suppress(OSError):  # stderr is closed
-                        message = "not locked, as its disk has no locks: start no second process in it"
-                        print(f"{self.folder}: {message}", file=sys.stderr)
+                    say(f"{self.folder}: not locked, as its disk has no locks: start no second process in it")
                 started = time.strftime("%Y-%m-%d %H:%M:%S")
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n".encode())
