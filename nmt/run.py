@@ -25,7 +25,7 @@ from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import SkipInit, build_model
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import RUN_DATA
+from nmt.recipe.places import RUN_DATA, SUBWORDS
 from nmt.recipe.reader import read_recipe
 
 # Keys of data.json besides the fingerprints: an upper bound on the subwords of most source lines in training; target
@@ -40,7 +40,7 @@ class Run:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.recipe_file = self.folder / RECIPE
-        self.subwords_file = self.folder / "subwords.json"
+        self.subwords_file = self.folder / SUBWORDS
         self.data_file = self.folder / RUN_DATA
         self.log_file = self.folder / "log.jsonl"
         self.checkpoints = self.folder / "checkpoints"

@@ -22,7 +22,6 @@ from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of
 from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
 from nmt.data.letters import add_counts, draw_sample
 from nmt.data.lines import LONGEST_LINE
-from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
 from nmt.data.subwords import Subwords, vocabulary_use
@@ -34,6 +33,7 @@ from nmt.processes import n_core
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import SUBWORDS
 
 N_ROW = 10_000  # rows of a record batch
 

@@ -31,17 +31,7 @@ from nmt.data.keep import (
     with_held_out,
 )
 from nmt.data.lines import write_lines
-from nmt.data.manifest import (
-    PAGE,
-    RECIPE,
-    REPORT,
-    SUBWORDS,
-    building,
-    refuse_foreign_files,
-    settings_of,
-    temporary_folder,
-    write_manifest,
-)
+from nmt.data.manifest import building, refuse_foreign_files, settings_of, temporary_folder, write_manifest
 from nmt.data.placeholders import held_out_tags, protected_pair
 from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sentence, table
 from nmt.data.sources import Source, facts_of, find_sources, source_notes, stamps_of, unknown_languages, with_low_scores
@@ -52,11 +42,14 @@ from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, gi
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError, NmtError
 from nmt.extras import version_and_commit
+from nmt.files import RECIPE
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import RUN_DATA, is_of_run, read_run_data
+from nmt.recipe.places import RUN_DATA, SUBWORDS, is_of_run, read_run_data
 from nmt.recipe.reader import read_recipe
+
+REPORT, PAGE = "report.json", "report.html"
 
 # Detection of swapped files.
 _N_LINE = 4000  # lines sampled from a file, at most

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt.data.letters import BYTE_LETTERS, is_piece, learnable
-from nmt.data.manifest import SUBWORDS, read_manifest
+from nmt.data.manifest import read_manifest
 from nmt.data.placeholders import names_of
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
 from nmt.data.subwords import Subwords
@@ -18,7 +18,7 @@ from nmt.errors import DataError
 from nmt.extras import require
 from nmt.files import refuse_links_out, sha256_of
 from nmt.recipe.data_options import SENTENCEPIECE_ENDINGS, SubwordsConfig, patterns_of
-from nmt.recipe.places import Origin, is_of_run, is_prepared, read_run_data
+from nmt.recipe.places import SUBWORDS, Origin, is_of_run, is_prepared, read_run_data
 
 _MODELS: dict[int, Literal["bpe", "unigram"]] = {1: "unigram", 2: "bpe"}
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, described
-from nmt.files import SEEDS, check_is_run, refuse_links_out, shipped, write_durably
+from nmt.files import RECIPE, SEEDS, check_is_run, refuse_links_out, shipped, write_durably
 from nmt.recipe.complaints import (
     GONE,
     GONE_VALUES,
@@ -20,7 +20,7 @@ from nmt.recipe.complaints import (
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import NAMES_A_CORPUS, Origin, is_of_run, is_prepared
+from nmt.recipe.places import NAMES_A_CORPUS, SUBWORDS, Origin, is_of_run, is_prepared
 from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse, with_trg
 
 Overrides = Sequence[tuple[str, str]]
@@ -37,11 +37,11 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     if path is None:
         return _read(b"{}", "the command line", overrides)
     path = Path(path)
-    path = inside if (inside := path / "recipe.yaml").is_file() else path
+    path = inside if (inside := path / RECIPE).is_file() else path
     if path.parts[:1] == ("recipes",):  # a recipe of the package
         path = shipped(str(path))
     folder = path.parent
-    if is_prepared(folder) or is_of_run(folder) or (folder / "subwords.json").is_file():  # nmt made it
+    if is_prepared(folder) or is_of_run(folder) or (folder / SUBWORDS).is_file():  # nmt made it
         refuse_links_out(folder)
     try:
         with path.open("rb") as file:
