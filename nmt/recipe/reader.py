@@ -9,14 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, described
 from nmt.files import RECIPE, SEEDS, check_is_run, refuse_links_out, shipped, write_durably
-from nmt.recipe.complaints import (
-    GONE,
-    GONE_VALUES,
-    complaints_text,
-    unknown_option,
-    validation_complaints,
-    without_numbers,
-)
+from nmt.recipe.complaints import GONE, GONE_VALUES, complaints_text, line_of, unknown_option, validation_complaints
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -98,7 +91,7 @@ def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
             known = {name for _, name, _ in complaints}
             for name, text in validation_complaints(error):
                 if name not in known:
-                    complaints.append((_line(name, text, lines), name, text))
+                    complaints.append((line_of(name, text, lines), name, text))
     if complaints:
         raise RecipeError(complaints_text(complaints, source))
     return recipe
@@ -191,14 +184,6 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
     if isinstance(target, dict):  # validation reports anything else, with its own line
         target[last] = new
     return name
-
-
-def _line(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
-    """Return the line of a complaint: that of its option, of another option in the text, of its section, or 1."""
-    others = (word.strip("(),;") for word in text.split() if "." in word)
-    parents = (name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1))
-    candidates = (name, without_numbers(name), *others, *parents)
-    return next((lines[candidate] for candidate in candidates if candidate in lines), 1)
 
 
 def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
