@@ -35,7 +35,7 @@ from nmt.models.base import SearchModel
 from nmt.models.int8 import half_is_faster, prepacked, to_int8
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import changed, overrides_of
-from nmt.run import Run
+from nmt.run import USUAL_RATIOS, Run
 
 
 def _evidence_field(name: str, doc: str) -> Any:
@@ -108,7 +108,7 @@ class Model:
         # The limits of an ensemble are lengths that every model saw in training.
         self._max_len = min(recipe.data.max_len for recipe in recipes)
         self._usual_src_len = min((length for run in runs if (length := run.usual_src_len())), default=None)
-        self._usual_ratios = self.run.usual_ratios()
+        self._usual_ratios = self.run.numbers(USUAL_RATIOS)
         self._models: dict[str, tuple[SearchModel, FixedSearch | None]] = {}  # by decode.precision
         self._lock, self._pid = threading.Lock(), os.getpid()
 

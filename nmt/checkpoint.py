@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from nmt.errors import MachineError, NmtError, RunError, TrainingError
-from nmt.files import parse_json, put_in_place, sha256_of, sync_file, sync_folder
+from nmt.files import parse_json, put_in_place, sha256_of, sync_folder
 
 FORMAT = 1
 MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
@@ -101,10 +101,7 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         for path in sorted(temporary.iterdir()):
             shutil.copymode(temporary / STATE, path)  # safetensors lets only the owner read its files
             files[path.name] = {"size": path.stat().st_size, "sha256": sha256_of(path)}
-            sync_file(path)
         _write_json(temporary / MANIFEST, {"format": FORMAT, "files": files})
-        sync_file(temporary / MANIFEST)
-        sync_folder(temporary)
         put_in_place(temporary, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -57,15 +57,13 @@ def version_and_commit(clone: Path = _CLONE) -> str:
 
 
 def require(extra: str, wanted_by: str, instead: str = "") -> None:
-    """Raise the error of `missing` if a package of an extra is not installed. Imports nothing."""
+    """Raise Unavailable if a package of an extra is not installed. Imports nothing.
+
+    wanted_by: an option or a file. instead: an alternative.
+    """
     if not is_installed(extra):
-        raise missing(extra, wanted_by, instead)
-
-
-def missing(extra: str, wanted_by: str, instead: str = "") -> Unavailable:
-    """Error for an extra that cannot be imported. wanted_by: an option or a file. instead: an alternative."""
-    packages = " ".join(f"'{requirement}'" for requirement in EXTRAS[extra].values())
-    return Unavailable(f"{wanted_by}: a package is needed that is not installed: pip install {packages}{instead}.")
+        packages = " ".join(f"'{requirement}'" for requirement in EXTRAS[extra].values())
+        raise Unavailable(f"{wanted_by}: a package is needed that is not installed: pip install {packages}{instead}.")
 
 
 def incomplete(error: ImportError) -> str:

@@ -62,12 +62,6 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def sync_file(path: Path) -> None:
-    """Sync the content of a file to disk."""
-    with path.open("rb+") as file, naming(path):
-        os.fsync(file.fileno())
-
-
 def sync_folder(folder: Path) -> None:
     """Sync the names in a folder to disk, if supported: Windows cannot open a folder, and some file systems refuse."""
     if sys.platform == "win32":
@@ -132,8 +126,12 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def put_in_place(new: Path, folder: Path) -> None:
-    """Rename a complete folder to its final name. An existing folder of this name stays until then and is deleted
-    afterwards. A kill between the two renames leaves it under a hidden name."""
+    """Sync a complete folder and rename it to its final name. An existing folder of this name stays until then and is
+    deleted afterwards. A kill between the two renames leaves it under a hidden name."""
+    for path in filter(Path.is_file, sorted(new.rglob("*"))):
+        with path.open("rb+") as file, naming(path):
+            os.fsync(file.fileno())
+    sync_folder(new)
     old = folder.with_name(f".{folder.name}.old.tmp")
     if is_replaced := folder.exists():
         shutil.rmtree(old, ignore_errors=True)

@@ -10,10 +10,9 @@ RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
 import os
 import shlex
 import socket
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import SkipInit, build_model
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import RUN_DATA
+from nmt.recipe.places import RUN_DATA, SUBWORDS
 from nmt.recipe.reader import read_recipe
 
 # Keys of data.json besides the fingerprints: an upper bound on the subwords of most source lines in training; target
@@ -41,7 +40,7 @@ class Run:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.recipe_file = self.folder / RECIPE
-        self.subwords_file = self.folder / "subwords.json"
+        self.subwords_file = self.folder / SUBWORDS
         self.data_file = self.folder / RUN_DATA
         self.log_file = self.folder / "log.jsonl"
         self.checkpoints = self.folder / "checkpoints"
@@ -64,12 +63,8 @@ class Run:
         length = self.data_facts().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
-    def usual_ratios(self) -> dict[str, float]:
-        """Entry of data.json under USUAL_RATIOS; empty in a run of an earlier version."""
-        return {name: ratio for name, ratio in self.numbers(USUAL_RATIOS).items() if ratio > 0}
-
     def numbers(self, key: str) -> dict[str, float]:
-        """Entry of data.json with numbers by name, such as SRC_STYLE; empty in a run of an earlier version."""
+        """Entry of data.json under USUAL_RATIOS or SRC_STYLE; empty in a run of an earlier version."""
         entry = self.data_facts().get(key)
         numbers = entry if isinstance(entry, dict) else {}
         return {name: number for name, number in numbers.items() if isinstance(number, float)}
@@ -189,20 +184,18 @@ class Run:
         return self.checkpoint(best if best in self.updates() else state["update"])
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, say: Callable[[str], object] = print) -> Iterator[None]:
         """Lock the folder for one training process. The lock is released when the process ends, even if it is killed.
 
-        A disk without locks is reported, and nothing is locked. Raises RunError naming the process that holds the lock,
-        or if the folder cannot be written to.
+        A disk without locks is reported by `say`, and nothing is locked. Raises RunError naming the process that holds
+        the lock, or if the folder cannot be written to.
         """
         with ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(self.lock_path.open("a+b", buffering=0))
                 if not lock_file(file.fileno()):
-                    with suppress(OSError):  # stderr is closed
-                        message = "not locked, as its disk has no locks: start no second process in it"
-                        print(f"{self.folder}: {message}", file=sys.stderr)
+                    say(f"{self.folder}: not locked, as its disk has no locks: start no second process in it")
                 started = time.strftime("%Y-%m-%d %H:%M:%S")
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n".encode())

@@ -168,7 +168,7 @@ def test_files_are_synced_before_the_rename_and_the_folder_after_it(folder, monk
     checkpoint.save(target, tensors(1), {"update": 8})
     (rename,) = [index for index, (operation, _) in enumerate(calls) if operation == "rename"]
     temporary = calls[rename][1]
-    synced_before = (checkpoint.MODEL, checkpoint.STATE, checkpoint.MANIFEST, temporary)
+    synced_before = (checkpoint.MANIFEST, checkpoint.MODEL, checkpoint.STATE, temporary)
     assert calls[:rename] == [("sync", name) for name in synced_before]
     assert calls[rename + 1 :] == [("sync", folder.parent.name)]
 

@@ -114,16 +114,11 @@ class Stop:
         """Context manager: record signals. With False, for a body that only waits for input, end at a signal."""
         previous, self._is_finishing = self._is_finishing, is_finishing
         try:
-            if not is_finishing:
-                self.exit_if_stopped()
+            if self.number and not is_finishing:
+                raise SystemExit(self.exit_code)
             yield
         finally:
             self._is_finishing = previous
-
-    def exit_if_stopped(self) -> None:
-        """Raise SystemExit if a signal was received."""
-        if self.number:
-            raise SystemExit(self.exit_code)
 
     def __call__(self) -> bool:
         """Return whether a signal was received."""

@@ -16,6 +16,7 @@ from nmt.errors import DataError, NmtError
 from nmt.files import CARD, RECIPE, check_is_run, put_in_place
 from nmt.processes import sleep_while_waiting
 from nmt.recipe.draft import PRECISIONS, refuse_unsupported
+from nmt.recipe.places import RUN_DATA, SUBWORDS
 from nmt.recipe.reader import read_recipe
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 N_LINE = 200  # lines of the validation set to compare, at most
 
 # File names in an export, by engine: required ones, and others that some exports have.
-_RUN_FILES = {RECIPE, "subwords.json"}
-_OPTIONAL_RUN_FILES = {"data.json", "lock", "translations", CARD}
+_RUN_FILES = {RECIPE, SUBWORDS}
+_OPTIONAL_RUN_FILES = {RUN_DATA, "lock", "translations", CARD}
 _VOCABULARIES = {"shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"}
 _FILES = {
     "ctranslate2": (_RUN_FILES | {"model.bin"}, _OPTIONAL_RUN_FILES | _VOCABULARIES | {"config.json"}),
@@ -74,7 +75,7 @@ def export(args: argparse.Namespace) -> int:
             f"{args.output}: not replaced, because it is not a model exported for {args.to} or holds other files, "
             "too. Choose another name."
         )
-    must_be_free(folder, overwrite=args.overwrite)
+    must_be_free(folder, overwrite=args.overwrite, is_folder=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     with Stop():  # a signal deletes the unfinished export first
         try:

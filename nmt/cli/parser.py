@@ -266,17 +266,10 @@ def files_of_pipes(args: argparse.Namespace, *flags: str) -> Iterator[None]:
             raise
 
 
-def must_be_free(
-    path: Path, *, overwrite: bool, advice: str = "Choose another name", inputs: Sequence[str | Path] = ()
-) -> None:
-    """Raise NmtError if an output cannot be written or would replace something that must stay.
-
-    An output must not replace an input. If there are inputs, the output is a file and replaces nothing but a file.
-    """
-    for name in inputs:
-        if path.exists() and os.path.exists(name) and path.samefile(name):
-            raise NmtError(f"{path} is also an input: choose another name for the output.")
-    if inputs and path.exists() and not path.is_file():
+def must_be_free(path: Path, *, overwrite: bool, advice: str = "Choose another name", is_folder: bool = False) -> None:
+    """Raise NmtError if an output cannot be written or would replace something that must stay. A file replaces no
+    folder, device or pipe. is_folder: the output is a folder."""
+    if not is_folder and path.exists() and not path.is_file():
         raise NmtError(f"{path} is not a regular file, so it is not replaced. {advice}.")
     if path.exists() and not overwrite:
         raise NmtError(f"{path} exists already. {advice}, or replace it with --overwrite.")

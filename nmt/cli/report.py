@@ -22,7 +22,7 @@ def report(args: argparse.Namespace) -> int:
     for folder in folders:
         check_is_run(folder)
     output = Path(args.output)
-    must_be_free(output, overwrite=args.overwrite, inputs=folders)
+    must_be_free(output, overwrite=args.overwrite)
     from nmt.run import Run
     from nmt.training.run_page import entries_of, page
 

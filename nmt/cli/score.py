@@ -12,11 +12,11 @@ from typing import Any
 
 from nmt.cli.begin import end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, files_of_pipes, must_be_free, refuse_corpus, run
-from nmt.data.lines import count_lines, read_lines, write_lines
+from nmt.data.lines import check_len, count_lines, read_lines, write_lines
 from nmt.errors import NmtError, RecipeError
 from nmt.evaluation import compare
-from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, check_count, comet_model, reference_notes
-from nmt.files import is_run, runs_of, write_durably
+from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes
+from nmt.files import check_is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.processes import sleep_while_waiting
 from nmt.progress import Bar
@@ -49,12 +49,14 @@ def score(args: argparse.Namespace) -> int:
 def _score(args: argparse.Namespace) -> int:
     text_files = [*args.ref, *([args.src] if args.src else [])]
     if args.html:
-        must_be_free(Path(args.html), overwrite=args.overwrite, inputs=[*args.hyp, *text_files])
+        inputs = filter(os.path.exists, (*args.hyp, *text_files))
+        if os.path.exists(args.html) and any(os.path.samefile(args.html, name) for name in inputs):
+            raise NmtError(f"{args.html} is also an input: choose another name for the output.")
+        must_be_free(Path(args.html), overwrite=args.overwrite)
     args.hyp = [str(path) for name in args.hyp for path in runs_of(Path(name))]
     folders = [Path(name) for name in args.hyp if Path(name).is_dir()]
     for folder in folders:
-        if not is_run(folder):
-            raise NmtError(f"{folder} is not a run folder of nmt-train: name a run, or a file of translations.")
+        check_is_run(folder)
         if not args.src:
             raise NmtError(f"{folder}: a run needs source lines to translate: --src FILE.")
     metrics = list(dict.fromkeys([*(args.metric or _DEFAULT_METRICS), *(["comet"] if args.comet else [])]))
@@ -72,7 +74,7 @@ def _score(args: argparse.Namespace) -> int:
     counts = {name: count_lines(name) for name in text_files}
     n_line = counts[args.ref[0]]
     for name, n_file_line in counts.items():
-        check_count(n_file_line, n_line, args.ref[0], name)
+        check_len(n_file_line, n_line, args.ref[0], name)
     comet = None
     if "comet" in metrics:
         from nmt.device import choose_device

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from nmt.data.lines import LONGEST_LINE, decode_line, open_decompressed, read_lines, read_stream, without_end
+from nmt.data.lines import LONGEST_LINE, check_len, decode_line, open_decompressed, read_lines, read_stream, without_end
 from nmt.data.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.request import GIVEN, Request, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError, shown
-from nmt.evaluation.metrics import check_count
 from nmt.files import parse_json
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -103,10 +102,10 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
             notes.update(dict.fromkeys((f"key {key}" for key in extra_fields), 1))
         target = next(targets, None)
         if args.score and target is None:
-            check_count(number, number - 1, args.score, args.input)
+            check_len(number, number - 1, args.score, args.input)
         yield Line(number, request, anomalies, extra_fields, target)
     if n_surplus := sum(1 for _ in targets):
-        check_count(number, number + n_surplus, args.score, args.input)
+        check_len(number, number + n_surplus, args.score, args.input)
 
 
 # Seconds of silence that end a window. Files and fast programs are never this slow.

@@ -19,15 +19,14 @@ from nmt.cli.begin import Stop, write_stdout
 from nmt.cli.parser import files_of_pipes, must_be_free, refuse_corpus
 from nmt.cli.translate_input import PATIENCE, open_input, read_input, windows
 from nmt.cli.translate_output import LineTranslator, Record, Report, recipe_of, say
-from nmt.data.lines import check_text, count_lines, read_lines, without_ending
+from nmt.data.lines import check_len, check_text, count_lines, read_lines, without_ending
 from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention_page import check_path
-from nmt.evaluation.metrics import check_count
 from nmt.extras import version
 from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of, sync_folder
 from nmt.progress import Bar
-from nmt.run import Run
+from nmt.run import USUAL_RATIOS, Run
 
 FORMAT = 4  # of the journal
 _READ = ("input", "score", "ref", "terms", "avoid")
@@ -174,16 +173,6 @@ class Journal:
 # Files of the command, checked before any work.
 
 
-def _follow_links(args: argparse.Namespace) -> None:
-    """Replace symbolic links among the outputs by their targets; refuse folders, devices and pipes."""
-    for flag in _WRITTEN:
-        name = getattr(args, flag)
-        if name and os.path.exists(name) and not os.path.isfile(name):
-            raise NmtError(f"--{flag} {name}: is not a regular file. Name a file, or leave the flag out.")
-        if name and os.path.islink(name):
-            setattr(args, flag, os.path.realpath(name))
-
-
 def _check_paths(args: argparse.Namespace) -> None:
     """Raise NmtError or DataError for errors in files that can be found before any work."""
     if not args.input and sys.stdin is None:
@@ -204,7 +193,7 @@ def _check_paths(args: argparse.Namespace) -> None:
     for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
         check_text(name)
     if args.input and args.score:
-        check_count(count_lines(args.input), count_lines(args.score), args.score, args.input)
+        check_len(count_lines(args.input), count_lines(args.score), args.score, args.input)
     if args.attention:
         check_path(Path(args.attention))
     if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
@@ -237,7 +226,7 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
     if args.input and args.input_format != "wrapped":  # wrapped lines are counted during translation
         other, n_line = args.input, count_lines(args.input)
     for name, lines in zip(args.ref, references, strict=True):
-        check_count(n_line, len(lines), name, other)
+        check_len(n_line, len(lines), name, other)
         if not any(map(str.strip, lines)):
             raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
     return references
@@ -246,7 +235,10 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
 def work(args: argparse.Namespace) -> None:
     """Run the command. Raises NmtError."""
     with files_of_pipes(args, *_READ), Stop() as stop:
-        _follow_links(args)
+        for flag in _WRITTEN:  # a link stays, and its target is written
+            name = getattr(args, flag)
+            if name and os.path.islink(name) and (os.path.isfile(name) or not os.path.exists(name)):
+                setattr(args, flag, os.path.realpath(name))
         is_written = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
         _check_paths(args)
         _check_outputs(args, is_written=is_written)
@@ -329,7 +321,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     if device == "cpu":  # has no effect on a CPU
         del decode["decode.cuda_graphs"]
     model = [Run(run).fingerprint(name) for run in args.run for name in args.checkpoint or [None]]
-    about = {"nmt": version(), "model": model, "usual ratios": Run(args.run[0]).usual_ratios()}
+    about = {"nmt": version(), "model": model, "usual ratios": Run(args.run[0]).numbers(USUAL_RATIOS)}
     data = {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
     settings: dict[str, Any] = json.loads(json.dumps({**about, **data, **flags, **decode}))
     return settings

@@ -17,7 +17,7 @@ from nmt.api import load
 from nmt.cli.begin import printable, talk
 from nmt.cli.parser import overrides_of
 from nmt.cli.translate_input import Line, Reader, read_request, terms_of
-from nmt.data.lines import write_lines
+from nmt.data.lines import check_len, write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import Evidence, Fields, Lost, aligns_characters, attempt, log_prob_of, trg_lang_of
 from nmt.decoding.request import Request, is_blank
@@ -26,13 +26,13 @@ from nmt.decoding.translator import Scored, Translation, Translator
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.evaluation.attention_page import draw, panels, sentence_of
-from nmt.evaluation.metrics import Texts, bleu_tokens, check_count, exact_match, reference_notes, score
+from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
-from nmt.run import SRC_STYLE, Run
+from nmt.run import SRC_STYLE, USUAL_RATIOS, Run
 
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
 _MOST_LISTED = 10  # keys or line numbers in a message
@@ -105,7 +105,7 @@ class LineTranslator:
         retries = tries(decode) if args.retry_suspect else {}
         self._retries: dict[str, Translator] = {name: model.translator(config) for name, config in retries.items()}
         has_fields = args.format == "jsonl" or bool(args.alignments)
-        self._evidence = Evidence(self.translator, self.recipe, Run(args.run[0]).usual_ratios(), has_fields)
+        self._evidence = Evidence(self.translator, self.recipe, model.run.numbers(USUAL_RATIOS), has_fields)
         if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
             say("note: decode.precision bf16 is slower than fp32 on this processor: use fp32")
         attention_flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
@@ -317,7 +317,7 @@ class Report:
         if args.alignments:
             write_lines(args.alignments, self.links)
         if self.references:
-            check_count(self.n_line, len(self.references[0]), args.ref[0], args.input)
+            check_len(self.n_line, len(self.references[0]), args.ref[0], args.input)
             for name, reference in zip(args.ref, self.references, strict=True):
                 pairs = enumerate(zip(self.sources, reference, strict=True), start=1)
                 one_sided = [number for number, (source, line) in pairs if bool(source.strip()) != bool(line.strip())]

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nmt.data.arrays import Ints, Ragged, places
-from nmt.data.manifest import SUBWORDS, changed_settings, prepare_again, read_manifest, settings_of, verify_files
+from nmt.data.manifest import changed_settings, prepare_again, read_manifest, settings_of, verify_files
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.text import SIDES, VALID, set_of, shares_of
 from nmt.errors import DataError
 from nmt.recipe.contradictions import names_of
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import SUBWORDS
 
 
 # Conversion between Arrow columns and numpy arrays without copying. Other functions of pyarrow would load pandas.

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, repeat
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -184,7 +185,7 @@ def blocks_of(training: Sequence[Source], reading: Reading, most: int) -> Iterat
             first += len(block)
 
 
-def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
+def _read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
     """Return all lines of the validation or test files, unchanged. Raises DataError if no pair has text."""
     texts, n_blank = Texts([], [], []), 0
     of_split = [source for source in sources if source.split == split]
@@ -219,8 +220,13 @@ def n_process(config: DataConfig, n_pair: int) -> int:
     return min(config.workers or n_core(), 1 + n_pair // _WORTHWHILE)
 
 
-def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, workers: WorkerPool) -> None:
-    """Read, filter and measure all training pairs, and add their blocks to `kept`."""
+def keep_pairs(
+    folder: Path, sources: Sequence[Source], recipe: Recipe, report: DataReport, workers: WorkerPool
+) -> KeptPairs:
+    """Read the validation and test files; read, filter and measure all training pairs. folder: for the kept pairs."""
+    splits = dict.fromkeys(source.split for source in sources if source.split != "train")
+    held_out = {split: _read_held_out(sources, split, report) for split in splits}
+    kept = KeptPairs(folder, [source for source in sources if source.split == "train"], held_out)
     config, corpora = recipe.data, list[CorpusFacts]()
     for source in kept.training:
         filters = config.filters_of(source.corpus)
@@ -248,6 +254,7 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
                 report.drop(reason, n, first, source)
             report.note("unlike_items", *map(source.place, unlike))
             progress.update(measurements.n_pair)
+    return kept
 
 
 # The sample of lines for the vocabulary has a fixed seed: the seed of training must not change the vocabulary.

@@ -273,6 +273,17 @@ def count_lines(path: Path | str) -> int:
         return sum(block.count(b"\n") + 1 for block, _ in _blocks(file, path, 0, Counter()))
 
 
+def check_len(n_line: int, n_given: int, given: str, other: str | None) -> None:
+    """Raise DataError unless `given` and `other` (None: stdin) have the same number of lines, at least one."""
+    if n_line != n_given:
+        raise DataError(
+            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong to "
+            "line n of the other. Look for a truncated file, or a file of another test set."
+        )
+    if not n_line:
+        raise DataError(f"{given}: is empty, so there is nothing to compare.")
+
+
 def write_lines(path: Path | str, lines: Iterable[str]) -> None:
     """Write UTF-8 text, each line ended by a line feed. The file is written atomically."""
     with replacing(Path(path)) as file:

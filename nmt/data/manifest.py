@@ -15,17 +15,13 @@ from typing import Any
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import held_out_tags, tag_language
 from nmt.errors import DataError, is_machine_error
-from nmt.files import lock_file, naming, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
+from nmt.files import RECIPE, lock_file, naming, parse_json, put_in_place, refuse_links_out, sha256_of
 from nmt.recipe.draft import SCHEMA
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import MANIFEST
 from nmt.recipe.reader import differences
 
 FORMAT = 1
-RECIPE = "recipe.yaml"
-REPORT = "report.json"
-PAGE = "report.html"
-SUBWORDS = "subwords.json"
 # Hashing is bound by the disk: of larger files only the size, the structure and the range of ids are checked.
 HASHED_BYTES = 1 << 30
 
@@ -210,9 +206,6 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
     folder = folder.absolute()
     with temporary_folder(folder) as temporary:
         yield temporary
-        for path in sorted(temporary.iterdir()):
-            sync_file(path)
-        sync_folder(temporary)
         if refuse_foreign_files(folder) != replace:
             raise DataError(f"{folder}: another process changed it meanwhile, so it is not replaced. Prepare again.")
         put_in_place(temporary, folder)

@@ -21,27 +21,9 @@ import pyarrow as pa
 from nmt.data.arrays import Ragged
 from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
 from nmt.data.dedup import Leaks, hits, overlap_keys
-from nmt.data.keep import (
-    N_ROW,
-    count_words_of,
-    encode_training_pairs,
-    keep_training_pairs,
-    n_process,
-    read_held_out,
-    with_held_out,
-)
+from nmt.data.keep import N_ROW, count_words_of, encode_training_pairs, keep_pairs, n_process, with_held_out
 from nmt.data.lines import write_lines
-from nmt.data.manifest import (
-    PAGE,
-    RECIPE,
-    REPORT,
-    SUBWORDS,
-    building,
-    refuse_foreign_files,
-    settings_of,
-    temporary_folder,
-    write_manifest,
-)
+from nmt.data.manifest import building, refuse_foreign_files, settings_of, temporary_folder, write_manifest
 from nmt.data.placeholders import held_out_tags, protected_pair
 from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sentence, table
 from nmt.data.sources import Source, facts_of, find_sources, source_notes, stamps_of, unknown_languages, with_low_scores
@@ -52,11 +34,14 @@ from nmt.data.vocab_from import facts_of_subwords, find_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError, NmtError
 from nmt.extras import version_and_commit
+from nmt.files import RECIPE
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import RUN_DATA, is_of_run, read_run_data
+from nmt.recipe.places import RUN_DATA, SUBWORDS, is_of_run, read_run_data
 from nmt.recipe.reader import read_recipe
+
+REPORT, PAGE = "report.json", "report.html"
 
 # Detection of swapped files.
 _N_LINE = 4000  # lines sampled from a file, at most
@@ -222,10 +207,7 @@ def prepare(
     place = temporary_folder(only_report) if only_report else building(folder, replace=present)
     with place as temporary, WorkerPool(n_process(data, report.n_read)) as workers:
         report.note("language", *unknown_languages(data))
-        splits = dict.fromkeys(source.split for source in sources if source.split != "train")
-        held_out = {split: read_held_out(sources, split, report) for split in splits}
-        kept = KeptPairs(temporary, [source for source in sources if source.split == "train"], held_out)
-        keep_training_pairs(kept, recipe, report, workers)
+        kept = keep_pairs(temporary, sources, recipe, report, workers)
         if changed := [str(path) for path, stamp in stamps_of(sources).items() if stamps[path] != stamp]:
             raise DataError(
                 f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
@@ -241,7 +223,7 @@ def prepare(
             n_more = f" (1 of {len(alarms):,} alarms, see above)" if alarms[1:] else ""
             raise alarm_error(f"{sentence(alarms[0])}{n_more}", " If this is right: --data.alarms warn.")
         n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
-        for split, (src, trg, _) in held_out.items():
+        for split, (src, trg, _) in kept.held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
             n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables)
         write_draft(recipe, temporary / RECIPE)

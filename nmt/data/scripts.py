@@ -9,7 +9,7 @@ from re import Pattern
 from typing import Any
 
 from nmt.errors import DataError
-from nmt.extras import missing
+from nmt.extras import require
 from nmt.languages import language_of
 
 # Codes of ISO 15924 that combine several scripts of Unicode.
@@ -87,10 +87,9 @@ def is_in_another_language(text: str, accepted: frozenset[str], max_probability:
 @functools.cache
 def identifier() -> Any:
     """Return the `LanguageIdentifier` of py3langid. Raises MachineError if the package is missing."""
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        raise missing("langid", "data.max_other_language", ", or set the option to 0") from None
+    require("langid", "data.max_other_language", ", or set the option to 0")
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 

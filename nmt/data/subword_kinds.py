@@ -19,7 +19,7 @@ from nmt.data.learners import learn_scores, merges_of
 from nmt.data.letters import BYTE_LETTERS, alphabet_of, count_characters, is_piece, letters_of, name_of, raw_of, within
 from nmt.data.placeholders import CHARACTERS, shown
 from nmt.errors import DataError
-from nmt.extras import missing
+from nmt.extras import require
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns
 
@@ -205,10 +205,9 @@ class Speller:
     """Encoder with the pieces of a sentencepiece model. Raises MachineError if the package is missing."""
 
     def __init__(self, pieces: PieceTable) -> None:
-        try:
-            from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
-        except ImportError:
-            raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
+        require("sentencepiece", "a vocabulary of subwords.kind: sentencepiece")
+        from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
+
         id_of_byte = {BYTE_LETTERS[piece]: i for i, piece in enumerate(pieces.vocab) if piece in BYTE_LETTERS}
         protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
         model, types = protobuf.ModelProto(), protobuf.ModelProto.SentencePiece

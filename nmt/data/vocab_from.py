@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt.data.letters import BYTE_LETTERS, is_piece, learnable
-from nmt.data.manifest import SUBWORDS, read_manifest
+from nmt.data.manifest import read_manifest
 from nmt.data.placeholders import names_of
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
 from nmt.data.subwords import Subwords
 from nmt.errors import DataError
-from nmt.extras import missing
+from nmt.extras import require
 from nmt.files import refuse_links_out, sha256_of
 from nmt.recipe.data_options import SENTENCEPIECE_ENDINGS, SubwordsConfig, patterns_of
-from nmt.recipe.places import Origin, is_of_run, is_prepared, read_run_data
+from nmt.recipe.places import SUBWORDS, Origin, is_of_run, is_prepared, read_run_data
 
 _MODELS: dict[int, Literal["bpe", "unigram"]] = {1: "unigram", 2: "bpe"}
 
@@ -29,11 +29,10 @@ def _pieces_of_model(path: Path) -> PieceTable:
     Left out are control symbols, and byte pieces of bytes that have another piece. Raises DataError if the file is no
     such model or cannot be expressed, and MachineError if the package is missing.
     """
-    try:
-        from google.protobuf.message import DecodeError
-        from sentencepiece import sentencepiece_model_pb2
-    except ImportError:
-        raise missing("sentencepiece", f"{path}, a model of SentencePiece") from None
+    require("sentencepiece", f"{path}, a model of SentencePiece")
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
     protobuf: Any = sentencepiece_model_pb2  # its classes are created on import, unknown to a type checker
     try:
         model = protobuf.ModelProto.FromString(path.read_bytes())

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.lines import check_len
 from nmt.data.scripts import letters_of
-from nmt.errors import DataError, Unavailable
+from nmt.errors import Unavailable
 from nmt.extras import require
 from nmt.languages import UNSPACED, language_of
 from nmt.recipe.places import Origin
@@ -398,21 +399,10 @@ METRICS: dict[str, Metric] = {
 sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 
 
-def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:
-    """Raise DataError unless the file `given` and `other` (None: stdin) have the same number of lines, at least one."""
-    if n_line != n_given:
-        raise DataError(
-            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong to "
-            "line n of the other. Look for a truncated file, or a file of another test set."
-        )
-    if not n_line:
-        raise DataError(f"{given}: is empty, so there is nothing to compare.")
-
-
 def _check_counts(texts: Texts) -> None:
     """Raise DataError for lists of different lengths, which sacreBLEU would score without a warning."""
     for lines in texts.references:
-        check_count(len(texts.hypotheses), len(lines), "a list of references", "a list of translations")
+        check_len(len(texts.hypotheses), len(lines), "the reference", "the translation")
 
 
 Matrix = NDArray[np.float64]

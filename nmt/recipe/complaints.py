@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -136,6 +136,14 @@ def validation_complaints(error: ValidationError) -> Iterator[tuple[str, str]]:
             shown = "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)
             shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
             yield name, f"expected {article}{expected}, found {shown}{_hint(expected, value)}"
+
+
+def line_of(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
+    """Return the line of a complaint: that of its option, of another option in the text, of its section, or 1."""
+    others = (word.strip("(),;") for word in text.split() if "." in word)
+    parents = (name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1))
+    candidates = (name, without_numbers(name), *others, *parents)
+    return next((lines[candidate] for candidate in candidates if candidate in lines), 1)
 
 
 def unknown_option(name: str) -> str:

@@ -1,7 +1,7 @@
 """Contradictions: options that are valid by themselves but not in combination.
 
 A message begins with the dotted name of the option to change, and gives the dotted names of the other options that take
-part. `reader.py` finds the line of a message by the first of these names that the recipe has.
+part. `complaints.py` finds the line of a message by the first of these names that the recipe has.
 """
 
 import math

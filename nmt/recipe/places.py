@@ -14,6 +14,7 @@ from nmt.files import parse_json
 
 MANIFEST = "manifest.json"  # in a folder of prepared data
 RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was trained with
+SUBWORDS = "subwords.json"  # in both
 DATA_AT = "folder"  # key of RUN_DATA: the folder of that data
 _N_PARENT = 2  # folders above a run or prepared data that are searched
 NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
@@ -27,9 +28,7 @@ def is_prepared(folder: Path) -> bool:
 
 def is_of_run(folder: Path) -> bool:
     """Return whether a run was begun in the folder. A data.json alone is no proof: other programs write one, too."""
-    return (folder / RUN_DATA).is_file() and (
-        (folder / "subwords.json").is_file() or "subwords" in read_run_data(folder)
-    )
+    return (folder / RUN_DATA).is_file() and ((folder / SUBWORDS).is_file() or "subwords" in read_run_data(folder))
 
 
 def has_runs(folder: Path) -> bool:
@@ -46,11 +45,6 @@ def read_run_data(folder: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def is_made(folder: Path) -> bool:
-    """Return whether nmt made the folder: prepared data, a run, or a copy of the files that translation needs."""
-    return is_prepared(folder) or is_of_run(folder) or (folder / "subwords.json").is_file()
-
-
 @dataclass(frozen=True)
 class Origin:
     """Origin of a recipe, ignored if recipes are compared: its file, or None, and the options on the command line."""
@@ -62,7 +56,7 @@ class Origin:
     def prepared(self) -> Path | None:
         """Folder of prepared data that holds the recipe, or None."""
         folder = self.file.parent if self.file else None
-        return folder if folder and is_prepared(folder) and (folder / "subwords.json").is_file() else None
+        return folder if folder and is_prepared(folder) and (folder / SUBWORDS).is_file() else None
 
     @property
     def run(self) -> Path | None:

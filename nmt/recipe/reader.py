@@ -8,19 +8,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, described
-from nmt.files import SEEDS, check_is_run, refuse_links_out, shipped, write_durably
-from nmt.recipe.complaints import (
-    GONE,
-    GONE_VALUES,
-    complaints_text,
-    unknown_option,
-    validation_complaints,
-    without_numbers,
-)
+from nmt.files import RECIPE, SEEDS, check_is_run, refuse_links_out, shipped, write_durably
+from nmt.recipe.complaints import GONE, GONE_VALUES, complaints_text, line_of, unknown_option, validation_complaints
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import NAMES_A_CORPUS, Origin, is_made
+from nmt.recipe.places import NAMES_A_CORPUS, SUBWORDS, Origin, is_of_run, is_prepared
 from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse, with_trg
 
 Overrides = Sequence[tuple[str, str]]
@@ -38,11 +31,12 @@ def read_recipe(path: Path | str | None, overrides: Overrides = (), given_by: st
     if path is None:
         return _read(b"{}", "", overrides, given_by)
     path = Path(path)
-    path = inside if (inside := path / "recipe.yaml").is_file() else path
+    path = inside if (inside := path / RECIPE).is_file() else path
     if path.parts[:1] == ("recipes",):  # a recipe of the package
         path = shipped(str(path))
-    if is_made(path.parent):
-        refuse_links_out(path.parent)
+    folder = path.parent
+    if is_prepared(folder) or is_of_run(folder) or (folder / SUBWORDS).is_file():  # nmt made it
+        refuse_links_out(folder)
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -98,7 +92,7 @@ def _read(content: bytes, source: str, overrides: Overrides, given_by: str) -> R
             known = {name for _, name, _ in complaints}
             for name, text in validation_complaints(error):
                 if name not in known:
-                    complaints.append((_line(name, text, lines), name, text))
+                    complaints.append((line_of(name, text, lines), name, text))
     if complaints:
         raise RecipeError(complaints_text(complaints, source, given_by))
     return recipe
@@ -191,14 +185,6 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
     if isinstance(target, dict):  # validation reports anything else, with its own line
         target[last] = new
     return name
-
-
-def _line(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
-    """Return the line of a complaint: that of its option, of another option in the text, of its section, or 1."""
-    others = (word.strip("(),;") for word in text.split() if "." in word)
-    parents = (name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1))
-    candidates = (name, without_numbers(name), *others, *parents)
-    return next((lines[candidate] for candidate in candidates if candidate in lines), 1)
 
 
 def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:

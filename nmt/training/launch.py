@@ -54,20 +54,20 @@ def launch(
     run = Run(recipe.run_folder)
     check_origin(recipe, run)  # before the run folder is created
     ranks = parallel.join(use_device(recipe.train), recipe.train.timeout)
+
+    def say(text: str) -> None:
+        if ranks.is_main:
+            with suppress(OSError):  # stderr is closed
+                print(text, file=sys.stderr)
+
     with ranks.session():
         # Both checks come before the run folder is created.
         if ranks.is_main:
             require_extras(recipe, run)
         ranks.on_main(lambda: None if run.has_weights else refuse_other_run(run, recipe, data))
-        with run.lock() if ranks.is_main else nullcontext():
+        with run.lock(say) if ranks.is_main else nullcontext():
             ranks.on_main(run.tidy)
             run_recipe = run.recipe() if ranks.on_main(lambda: run.has_weights) else None
-
-            def say(text: str) -> None:
-                if ranks.is_main:
-                    with suppress(OSError):  # stderr is closed
-                        print(text, file=sys.stderr)
-
             recipe = resolve(recipe, data, run_recipe, ranks, say)
             budget.seconds = recipe.train.budget_seconds  # a resumed run may keep its own
             ranks.on_main(lambda: claim(run, recipe, data))

@@ -126,9 +126,9 @@ def test_device_or_pipe_is_never_replaced_by_an_output_file(translate, files):
     (files / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
         _, err = translate("--input", files / "in", "--output", files / name, "--overwrite", code=2)
-        assert f"--output {files / name}: is not a regular file. Name a file, or leave the flag out" in err
+        assert f"{files / name} is not a regular file, so it is not replaced. Choose another name" in err
         _, err = translate("--ref", files / "ref", "--scores", files / name, code=2)
-        assert f"--scores {files / name}: is not a regular file" in err
+        assert f"{files / name} is not a regular file" in err
     assert stat.S_ISFIFO(os.stat(files / "pipe").st_mode) and (files / "link").is_symlink()
 
 

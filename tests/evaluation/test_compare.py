@@ -84,7 +84,7 @@ def test_a_metric_without_significance_test_has_a_score_but_no_p_value(monkeypat
 
 
 def test_unequal_numbers_of_lines_are_refused():
-    with pytest.raises(DataError, match="translations has 39 lines but a list of references has 40"):
+    with pytest.raises(DataError, match="translation has 39 lines but the reference has 40"):
         compare.compare([System("a", WORSE[1:])], [REFERENCES], metrics=NAMES)
 
 

@@ -74,7 +74,7 @@ def test_several_references_are_scored_as_by_the_sacrebleu_command(tmp_path):
 
 @pytest.mark.parametrize("function", [score, exact_match])
 def test_unequal_line_counts_and_empty_input_are_refused(function):
-    with pytest.raises(DataError, match="translations has 2 lines but a list of references has 3"):
+    with pytest.raises(DataError, match="translation has 2 lines but the reference has 3"):
         function(Texts(["a", "b"], [["a", "b", "c"]]))
     with pytest.raises(DataError, match="nothing to compare"):
         function(Texts([], [[]]))

@@ -99,7 +99,7 @@ def test_run_records_the_usual_length_and_ratio_of_its_lines(uninterrupted):
     assert sum(length > run.usual_src_len() for length in lengths) <= len(lengths) / 100
     assert sum(length >= run.usual_src_len() for length in lengths) >= len(lengths) / 100
     median = statistics.median(len(trg) / len(src) for src, trg in zip(sources, targets, strict=True))
-    assert run.usual_ratios() == {"en": pytest.approx(median, rel=0.02)}
+    assert run.numbers(USUAL_RATIOS) == {"en": pytest.approx(median, rel=0.02)}
 
 
 def test_run_without_a_recorded_length_and_ratio_resumes(recipe_of):
@@ -108,7 +108,7 @@ def test_run_without_a_recorded_length_and_ratio_resumes(recipe_of):
     known = json.loads(run.data_file.read_bytes())
     del known[USUAL_SRC_LEN], known[USUAL_RATIOS]
     run.data_file.write_bytes(json.dumps(known).encode() + b"\n")
-    assert run.usual_src_len() is None and run.usual_ratios() == {}
+    assert run.usual_src_len() is None and run.numbers(USUAL_RATIOS) == {}
     assert launch(recipe) == "done"
 
 

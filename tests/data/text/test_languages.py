@@ -44,7 +44,7 @@ def test_an_unknown_language_is_refused_with_the_known_ones():
 
 def test_a_missing_extra_is_named(monkeypatch):
     identifier.cache_clear()
-    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    monkeypatch.setitem(sys.modules, "py3langid", None)
     with pytest.raises(MachineError, match=r"^data\.max_other_language: .* pip install 'py3langid>=.*', or set the"):
         filters_of(CorpusFacts(FilterConfig(max_other_language=0.9), 256, ("de", "en")))
     identifier.cache_clear()
