@@ -19,13 +19,13 @@ from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
 from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASONS, CorpusFacts, filters_of, oddities, reason_to_drop
 from nmt.data.letters import WordsOf
-from nmt.data.manifest import SUBWORDS
 from nmt.data.placeholders import in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import BlockContent, HeldOut, KeptBlock, MeasuredBlock, measured, read_block, write_block
 from nmt.data.text import Block, Hashes, cut
 from nmt.data.units import Mask, Units
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
+from nmt.recipe.places import SUBWORDS
 
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
