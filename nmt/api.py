@@ -175,7 +175,6 @@ class Model:
                 keeps_fp32 = precision == "fp32" or (precision == "int8" and not half_is_faster())
                 model = prepacked(self.model if keeps_fp32 else copy.deepcopy(self.model).to(torch.bfloat16))
                 if precision == "int8":
-                    model = copy.deepcopy(model) if model is self.model else model
                     to_int8(model)
                 has_graphs = model.device.type == "cuda" and not isinstance(model, Ensemble)
                 self._models[precision] = model, FixedSearch(model) if has_graphs else None
@@ -234,7 +233,7 @@ def load(
     try_device(torch_device)
     set_up(torch_device.type)
     if torch_device.type == "cpu":
-        ops.use_kernels(not ops.kernels_here().why_not)
+        ops.use_kernels(not ops.why_no_kernels())
     loaded = [run.load_model(torch_device, name, subwords) for run in runs for name in names]
     models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs, weights)

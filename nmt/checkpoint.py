@@ -96,12 +96,12 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         temporary.mkdir()
         for file, tensor_of in tensors.items():
             save_file({name: tensor.contiguous() for name, tensor in tensor_of.items()}, temporary / file)
-        _write_json(temporary / STATE, {"format": FORMAT, **state})
+        write_json(temporary / STATE, {"format": FORMAT, **state})
         files = {}
         for path in sorted(temporary.iterdir()):
             shutil.copymode(temporary / STATE, path)  # safetensors lets only the owner read its files
             files[path.name] = {"size": path.stat().st_size, "sha256": sha256_of(path)}
-        _write_json(temporary / MANIFEST, {"format": FORMAT, "files": files})
+        write_json(temporary / MANIFEST, {"format": FORMAT, "files": files})
         put_in_place(temporary, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -127,7 +127,8 @@ def recover(parent: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file that `read_json` reads. It is not synced to the disk."""
     text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8", newline="\n")
 

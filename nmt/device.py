@@ -40,12 +40,12 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def try_device(device: torch.device, option: str = "--device") -> None:
+def try_device(device: torch.device) -> None:
     """Raise Unavailable if no tensor can be created on a device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise _unusable(str(device), option, str(error).split("\n")[0].rstrip(".")) from None
+        raise _unusable(str(device), "--device", str(error).split("\n")[0].rstrip(".")) from None
 
 
 def _unusable(name: str, option: str, reason: str) -> Unavailable:

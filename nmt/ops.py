@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,25 +29,17 @@ except ImportError:
 
 # Operations of the kernels alone, described there. Without kernels they do nothing and return None.
 use_kernels = switch.use  # for a CPU, in this process
+bf16_in_fp32 = products.bf16_in_fp32  # for this CPU
 prepacked_linear = products.prepacked_linear
 fuse_weights = linears.lay_beside_each_other  # for `fused_linear` in a search on a GPU
 int8_product: Callable[[], Any] = int8_products.int8_product
 end_of_step = choice.end_of_step  # of `fixed_search.Table`, on a GPU
 
 
-class Kernels(NamedTuple):
-    """Abilities of the kernels for a CPU on this machine."""
-
-    why_not: str  # reason that there are none; "" if there are
-    bf16_in_fp32: bool = False  # products of bf16 are computed in fp32, since the processor has none
-
-
-def kernels_here() -> Kernels:
-    """Return the abilities of the kernels for this CPU, after compiling them if necessary."""
-    why_not = switch.why_not()
-    if why_not != "":
-        return Kernels(why_not or "the folder nmt/kernels is missing")
-    return Kernels("", products.bf16_in_fp32())
+def why_no_kernels() -> str:
+    """Return the reason that there are no kernels for this CPU, or "", after compiling them if necessary."""
+    why_not: str | None = switch.why_not()  # None without that folder
+    return "the folder nmt/kernels is missing" if why_not is None else why_not
 
 
 def can_compile(device: torch.device) -> bool:

@@ -74,7 +74,7 @@ def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
 
 def switch(arithmetic: str, device: torch.device) -> Precision:
     """Switch to the arithmetic of a column."""
-    has_kernels = device.type == "cpu" and not ops.kernels_here().why_not
+    has_kernels = device.type == "cpu" and not ops.why_no_kernels()
     precision = Precision(arithmetic, "for the benchmark", device.type, kernels=has_kernels)
     precision.apply()
     return precision

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,7 @@ def _write(args: argparse.Namespace, model: "Model", folder: Path, lines: Sequen
     tags_of_corpora = list(dict.fromkeys(map(recipe.data.tags_of, recipe.data.train))) or [()]
 
     def compared(read: Callable[[tuple[str, ...]], "Exported"], tolerance: "Tolerance") -> list[str]:
-        """Compare the folder with the model. read: opens it for lines that begin with these tags."""
+        """Compare the folder with the model. read: makes its `Exported` for lines that begin with these tags."""
         messages = []
         for tags in tags_of_corpora:
             result = parity.compare(model.model, subwords.tagged(tags), read(tags), lines, tolerance)
@@ -117,20 +118,21 @@ def _write(args: argparse.Namespace, model: "Model", folder: Path, lines: Sequen
         from nmt.api import load
 
         exported = load(folder, device="cpu").model
-        return compared(lambda tags: parity.Ours(exported, subwords.tagged(tags)), tolerance)
+        return compared(lambda tags: partial(parity.translate_and_score, exported, subwords.tagged(tags)), tolerance)
     assert isinstance(model.model, Transformer), "refuse_unsupported has refused the others"
     if args.to == "huggingface":
         from nmt.export import huggingface
 
         huggingface.export(model.model, recipe, subwords, folder)
-        return compared(lambda tags: huggingface.Compared(folder, tags), parity.ROUNDED)
+        return compared(lambda tags: partial(huggingface.translate_and_score, folder, tags), parity.ROUNDED)
     from nmt.export import ctranslate2
 
+    read = partial(ctranslate2.translate_and_score, folder)
     for quantization in dict.fromkeys((None, args.quantization)):  # fp32 first: rounding would hide a wrong export
         ctranslate2.export(model.model, recipe, subwords, folder, quantization)
         parity.copy_front_end(model.run, folder)
         tolerance = parity.QUANTISED if quantization else parity.ROUNDED
-        messages = compared(lambda tags: ctranslate2.Compared(folder, subwords.tagged(tags)), tolerance)
+        messages = compared(lambda tags: partial(read, subwords.tagged(tags)), tolerance)
     return messages
 
 

@@ -46,9 +46,8 @@ def prepare(
         resolved = recipe_of_files([[str(file) for file in files]], langs, overrides_of(options), given_by="")
     else:
         resolved = _read(recipe, options)
-    translations = translate_corpora(resolved)
     folder = resolved.data_folder
-    prepare_corpora(resolved, folder, overwrite=overwrite, translations=translations)
+    prepare_corpora(resolved, folder, overwrite=overwrite, translations=translate_corpora(resolved))
     changed = differences(read_recipe(folder / RECIPE).model_dump(mode="json"), resolved.model_dump(mode="json"))
     if names := [name for name in changed if not name.startswith(("data.", "name"))]:
         advice = "pass these options to nmt.train, or overwrite the data"

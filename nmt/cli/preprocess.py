@@ -129,14 +129,13 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
             return 0
     overrides = [(name, value) for name, value in overrides if name != "data.alarms"]
     if not args.recipe:  # the recipe beside the data has these options, unless it existed before
-        requested = recipe.model_dump(mode="json")
-        recipe = read_recipe(recipe.data_folder / RECIPE)
-        changed = differences(recipe.model_dump(mode="json"), requested)
+        requested, recipe = recipe, read_recipe(recipe.data_folder / RECIPE)
+        changed = differences(recipe.model_dump(mode="json"), requested.model_dump(mode="json"))
         sections = tuple(f"{option}." for option in changed)
         overrides = [(name, value) for name, value in overrides if f"{name}.".startswith(sections)]
         if args.portable:
-            portable = {name: as_yaml(new) for name, (_, new) in changed.items() if not name.startswith("data.")}
-            overrides = [*(portable | dict(overrides)).items()]
+            options = [option for of_engine in unsupported(recipe).values() for option in of_engine]
+            overrides = [*(dict(portable_options(options)) | dict(overrides)).items()]
     flags = [word for name, value in overrides for word in (f"--{name}", value)]
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *flags]
     talk(f"the model can be exported to {exports_note(recipe)}")

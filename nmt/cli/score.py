@@ -12,7 +12,7 @@ from typing import Any
 
 from nmt.cli.begin import end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, files_of_pipes, must_be_free, refuse_corpus, run
-from nmt.data.lines import check_len, count_lines, read_lines, write_lines
+from nmt.data.lines import check_line_counts, count_lines, read_lines, write_lines
 from nmt.errors import NmtError, RecipeError
 from nmt.evaluation import compare
 from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes
@@ -74,7 +74,7 @@ def _score(args: argparse.Namespace) -> int:
     counts = {name: count_lines(name) for name in text_files}
     n_line = counts[args.ref[0]]
     for name, n_file_line in counts.items():
-        check_len(n_file_line, n_line, args.ref[0], name)
+        check_line_counts(n_file_line, n_line, args.ref[0], name)
     comet = None
     if "comet" in metrics:
         from nmt.device import choose_device
@@ -89,24 +89,20 @@ def _score(args: argparse.Namespace) -> int:
     ]
     for note in dict.fromkeys(notes):
         talk(f"nmt-score: {note}")
-    options: dict[str, Any] = {"trg_lang": lang, "comet": comet}
     if args.by_line:
         lines = zip(zip(*outputs, strict=True), sources or repeat(""), *map(read_lines, args.ref), strict=False)
-        by_line(lines, _names(args.hyp), metrics, n_line, **options)
+        by_line(lines, _names(args.hyp), metrics, n_line, trg_lang=lang, comet=comet)
         return 0
-    hypotheses = [[*lines] for lines in outputs]
-    languages, has_flags = (src_lang, lang), bool(args.html and sources)
-    flags = _flags(sources, hypotheses, references[0], languages) if has_flags else [[] for _ in hypotheses]
-    systems = [compare.System(*fields) for fields in zip(_names(args.hyp), hypotheses, flags, strict=True)]
+    texts = [Texts([*lines], references, sources, lang, comet) for lines in outputs]
+    flags = [_flags(each, src_lang) if args.html and sources else [] for each in texts]
+    systems = [compare.System(*fields) for fields in zip(_names(args.hyp), texts, flags, strict=True)]
     with Bar(desc="scoring", total=len(systems) * len(metrics), leave=False) as bar:
-        results = compare.compare(
-            systems, references, metrics=metrics, sources=sources, on_progress=bar.update, **options
-        )
+        results = compare.compare(systems, metrics, bar.update)
     if args.html:
         title = f"{' · '.join(system.name for system in systems)}: {printable(Path(args.ref[0]).name)}"
-        write_durably(Path(args.html), compare.page(results, references, sources, lang, title).encode())
+        write_durably(Path(args.html), compare.page(results, title).encode())
         talk(f"nmt-score: written: {args.html}")
-    report = compare.as_json(results, lang)
+    report = compare.as_json(results)
     write_stdout(json.dumps(report, ensure_ascii=False, indent=1) + "\n" if args.json else table(results))
     return 0
 
@@ -205,21 +201,15 @@ def _language_of_file(name: str) -> str:
     return UNTOLD
 
 
-def _flags(
-    sources: Sequence[str], texts: Sequence[Sequence[str]], references: Sequence[str], languages: tuple[str, str]
-) -> list[list[list[str]]]:
-    """Return the quality flags that need no model, of each translation of each system."""
+def _flags(texts: Texts, src_lang: str) -> list[list[str]]:
+    """Return the quality flags of each translation that need no model."""
     from nmt.data.filters import usual_ratio
     from nmt.decoding.suspicion import reasons
 
-    max_ratio = FilterConfig().max_ratio
-    usual = usual_ratio(zip(sources, references, strict=True), max_ratio)
-    ratio = usual.median if usual else None
-    flags = []
-    for lines in texts:
-        pairs = zip(sources, lines, strict=True)
-        flags.append([reasons(source, line, max_ratio, ratio, languages) for source, line in pairs])
-    return flags
+    max_ratio, languages = FilterConfig().max_ratio, (src_lang, texts.trg_lang)
+    usual = usual_ratio(zip(texts.sources, texts.references[0], strict=True), max_ratio)
+    ratio, pairs = usual.median if usual else None, zip(texts.sources, texts.hypotheses, strict=True)
+    return [reasons(source, line, max_ratio, ratio, languages) for source, line in pairs]
 
 
 def _names(paths: Sequence[str]) -> list[str]:

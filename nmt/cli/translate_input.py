@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from nmt.data.lines import LONGEST_LINE, check_len, decode_line, open_decompressed, read_lines, read_stream, without_end
+from nmt.data.lines import LONGEST_LINE, check_line_counts, open_decompressed, read_lines, read_stream, without_end
 from nmt.data.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.request import GIVEN, Request, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError, shown
@@ -78,14 +78,16 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
     name, number = args.input or "<stdin>", 0
 
     def texts() -> Iterator[tuple[str, Anomalies]]:
-        for n, line in enumerate(read_stream(file, name, notes), start=1):
-            text, is_valid = decode_line(line.raw)
-            anomalies = {} if is_valid else {"invalid_utf8": "invalid UTF-8, read with replacement characters"}
-            if line.is_cut:
-                length = f"{line.n_byte:,} bytes"
-                if args.input_format == "jsonl":
-                    raise DataError(f"{name}:{n}: {length}. A line of JSON may have {LONGEST_LINE:,}: split its text.")
-                anomalies["cut"] = f"{length}; only the first {len(line.raw):,} are read; are line feeds missing?"
+        for n, (raw, is_cut) in enumerate(read_stream(file, name, notes), start=1):
+            text, anomalies = raw.decode("utf-8", errors="replace"), Anomalies()
+            if text.encode("utf-8") != raw:
+                anomalies["invalid_utf8"] = "invalid UTF-8, read with replacement characters"
+            if is_cut and args.input_format == "jsonl":
+                raise DataError(
+                    f"{name}:{n}: over {LONGEST_LINE:,} bytes, the limit of a line of JSON: split its text."
+                )
+            if is_cut:
+                anomalies["cut"] = f"only its first {len(raw):,} bytes are read; are line feeds missing?"
             yield text, anomalies
 
     targets = read_lines(args.score) if args.score else iter(())
@@ -102,10 +104,10 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
             notes.update(dict.fromkeys((f"key {key}" for key in extra_fields), 1))
         target = next(targets, None)
         if args.score and target is None:
-            check_len(number, number - 1, args.score, args.input)
+            check_line_counts(number, number - 1, args.score, args.input)
         yield Line(number, request, anomalies, extra_fields, target)
     if n_surplus := sum(1 for _ in targets):
-        check_len(number, number + n_surplus, args.score, args.input)
+        check_line_counts(number, number + n_surplus, args.score, args.input)
 
 
 # Seconds of silence that end a window. Files and fast programs are never this slow.

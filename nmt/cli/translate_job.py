@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -19,7 +18,7 @@ from nmt.cli.begin import Stop, write_stdout
 from nmt.cli.parser import files_of_pipes, must_be_free, refuse_corpus
 from nmt.cli.translate_input import PATIENCE, open_input, read_input, windows
 from nmt.cli.translate_output import LineTranslator, Record, Report, recipe_of, say
-from nmt.data.lines import check_len, check_text, count_lines, read_lines, without_ending
+from nmt.data.lines import check_line_counts, check_text, count_lines, read_lines, without_ending
 from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention_page import check_path
@@ -31,16 +30,15 @@ from nmt.run import USUAL_RATIOS, Run
 FORMAT = 4  # of the journal
 _READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")
-_SYNC_EVERY = 1.0  # seconds of work that a power failure can cost; a killed process loses less
 _COMPLETE = "complete"  # key of the last line: SHA-256 of the output, which is written but not renamed yet
 
 
-def _line(value: dict[str, Any]) -> bytes:
+def _journal_line(value: dict[str, Any]) -> bytes:
     text = json.dumps(value).encode("ascii")
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _read(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
+def _read_journal(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
     """Yield (end in bytes, value) of the lines of a journal, up to the first damaged one."""
     end = 0
     with path.open("rb") as file:
@@ -52,23 +50,22 @@ def _read(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
             yield end, json.loads(text)
 
 
-def was_written(output: Path, path: Path) -> bool:
+def was_written(output: str, journal: str) -> bool:
     """Return whether a process wrote all its files before it was killed, and `output` was not replaced since."""
-    last = deque(_read(path), maxlen=1) if path.is_file() else ()
+    last = deque(_read_journal(Path(journal)), maxlen=1) if os.path.isfile(journal) else ()
     hashes = [value[_COMPLETE] for _, value in last if _COMPLETE in value]
-    return bool(hashes) and (not output.is_file() or hashes == [sha256_of(output)])
+    return bool(hashes) and (not os.path.isfile(output) or hashes == [sha256_of(Path(output))])
 
 
 class Journal:
     """Context manager: journal that this process continues from the records of an earlier process.
 
     settings: JSON values on which records depend, apart from the lines. say: called with messages.
-    fits: False if earlier records had other settings, or if those read so far belong to another input. is_needed: False
-    if the file is deleted at the end.
+    is_needed: False if the file is deleted at the end.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], say: Callable[[str], object]) -> None:
-        self.path, self._say, self.fits, self.is_needed = path, say, True, True
+        self.path, self._say, self.is_needed = path, say, True
         self._file = path.open("a+b", buffering=0)  # unbuffered: no failed write is repeated
         try:
             try:
@@ -80,7 +77,7 @@ class Journal:
                 ) from None
             head = {"format": FORMAT, "settings": settings}
             self.n_line, self._end, earlier_head = 0, 0, dict[str, Any]()
-            for self._end, value in _read(path):
+            for self._end, value in _read_journal(path):
                 earlier_head = earlier_head or value
                 self.n_line += len(value.get("records", ()))
             if earlier_head == head:
@@ -88,7 +85,7 @@ class Journal:
             else:
                 # A process that was killed in the first line leaves nothing to keep.
                 self._file.seek(0)
-                if not _line(head).startswith(self._file.read(len(_line(head)) + 1)):
+                if not _journal_line(head).startswith(self._file.read(len(_journal_line(head)) + 1)):
                     earlier = earlier_head.get("settings", {})
                     changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
                     reason = f"written with another {', '.join(changed)}"
@@ -101,8 +98,7 @@ class Journal:
         except BaseException:
             self._file.close()
             raise
-        self._synced = time.monotonic()
-        self._earlier_lines = _read(path)
+        self._earlier_lines = _read_journal(path)
         self._end, _ = next(self._earlier_lines)  # end of the lines taken so far
         self._n_taken = 0
 
@@ -141,31 +137,23 @@ class Journal:
         window = {"lines": digest, "records": [asdict(record) for record in records]}
         self._write(window)
         self.n_line += len(window["records"])
-        if time.monotonic() - self._synced > _SYNC_EVERY:
-            self._sync()
 
     def complete(self, sha256: str) -> None:
-        """Record durably that the output is written and will be renamed next."""
+        """Record that the output is written and will be renamed next."""
         self._write({_COMPLETE: sha256})
-        self._sync()
 
     def _write(self, value: dict[str, Any]) -> None:
-        remaining = memoryview(_line(value))
+        remaining = memoryview(_journal_line(value))
         with naming(self.path):
             while remaining:
                 remaining = remaining[self._file.write(remaining) :]
-
-    def _sync(self) -> None:
-        with naming(self.path):
-            os.fsync(self._file.fileno())
-        self._synced = time.monotonic()
+            os.fsync(self._file.fileno())  # a power failure costs no finished window
 
     def _set_aside(self, n_byte: int, reason: str) -> None:
         """Continue with the first n_byte, and keep a copy of the journal: it may be the work of hours."""
         names = (f"{self.path.name}.unused{f'-{n}' if n > 1 else ''}" for n in itertools.count(1))
         copy = next(path for name in names if not (path := self.path.with_name(name)).exists())
         shutil.copyfile(self.path, copy)
-        self.fits = False
         self._file.truncate(n_byte)
         self._say(f"{self.path}: {reason}, so it is not used {'further' if n_byte else 'here'}; kept as {copy.name}")
 
@@ -193,24 +181,24 @@ def _check_paths(args: argparse.Namespace) -> None:
     for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
         check_text(name)
     if args.input and args.score:
-        check_len(count_lines(args.input), count_lines(args.score), args.score, args.input)
+        check_line_counts(count_lines(args.input), count_lines(args.score), args.score, args.input)
     if args.attention:
         check_path(Path(args.attention))
     if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
         raise NmtError(f"--lines {max(args.lines)}: no such line: {args.input} has {n_line:,} lines.")
 
 
-def _check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated: bool = False) -> None:
-    """Raise NmtError if an output exists and must not be replaced, or cannot be written.
-
-    is_written: an earlier process wrote the outputs before it was killed. is_translated: all lines are in the journal.
+def _check_outputs(args: argparse.Namespace, *, is_translated: bool = False) -> None:
+    """Raise NmtError if an output exists and must not be replaced, or cannot be written. Those that an earlier process
+    wrote before it was killed are replaced. is_translated: all lines are in the journal.
     """
     restart = "Move it away and give the command again, which resumes from the journal"
     advice = restart if is_translated else "Choose another name"
     for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
         if (plain := without_ending(name)) != name:
             raise NmtError(f"{name}: output is not compressed: write {plain}, and compress it afterwards.")
-        must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
+        is_own = os.path.exists(name) and bool(args.output) and was_written(args.output, f"{args.output}.journal")
+        must_be_free(Path(name), overwrite=args.overwrite or is_own, advice=advice)
 
 
 def _read_references(args: argparse.Namespace) -> list[list[str]]:
@@ -226,7 +214,7 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
     if args.input and args.input_format != "wrapped":  # wrapped lines are counted during translation
         other, n_line = args.input, count_lines(args.input)
     for name, lines in zip(args.ref, references, strict=True):
-        check_len(n_line, len(lines), name, other)
+        check_line_counts(n_line, len(lines), name, other)
         if not any(map(str.strip, lines)):
             raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
     return references
@@ -239,12 +227,11 @@ def work(args: argparse.Namespace) -> None:
             name = getattr(args, flag)
             if name and os.path.islink(name) and (os.path.isfile(name) or not os.path.exists(name)):
                 setattr(args, flag, os.path.realpath(name))
-        is_written = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
         _check_paths(args)
-        _check_outputs(args, is_written=is_written)
+        _check_outputs(args)
         report = Report(args, _read_references(args))
         if args.output:
-            _to_file(args, stop, report, is_written=is_written)
+            _to_file(args, stop, report)
         else:
             model = LineTranslator(args)
             with stop.finishing():
@@ -284,7 +271,7 @@ def _translate(
         journal.take("")  # further records belong to another input
 
 
-def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written: bool) -> None:
+def _to_file(args: argparse.Namespace, stop: Stop, report: Report) -> None:
     """Translate all lines into the journal, write the output and print the report; then delete the journal.
 
     A process that is killed before it has deleted the journal reports again when it is restarted.
@@ -297,8 +284,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
             remove_leftovers(Path(name))
         with replacing(Path(args.output)) as file:
             _translate(model, stop, report, lambda text: file.write(text.encode()), journal)
-            # Hours may have passed. A process killed just before it deleted the journal left an output.
-            _check_outputs(args, is_written=is_written and journal.fits, is_translated=True)
+            _check_outputs(args, is_translated=True)  # again: hours may have passed
             file.flush()
             journal.complete(sha256_of(Path(file.name)))
         journal.is_needed = False

@@ -17,7 +17,7 @@ from nmt.api import load
 from nmt.cli.begin import printable, talk
 from nmt.cli.parser import overrides_of
 from nmt.cli.translate_input import Line, Reader, read_request, terms_of
-from nmt.data.lines import check_len, write_lines
+from nmt.data.lines import check_line_counts, write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import Evidence, Fields, Lost, aligns_characters, attempt, log_prob_of, trg_lang_of
 from nmt.decoding.request import Request, is_blank
@@ -139,8 +139,7 @@ class LineTranslator:
             results = self._evidence.of_given(requests, [target or "" for _, target in unique])
             on_progress(len(unique))
         else:
-            flag_errors: dict[Request, Lost] = {}
-            answers = self.answers(requests, flag_errors, on_progress)
+            answers, flag_errors = self.answers(requests, on_progress)
             evidence = self._evidence.of(requests, [answer.translation for answer in answers])
             results = [
                 (answer, fields, lost | flag_errors[request])
@@ -151,18 +150,15 @@ class LineTranslator:
         return [self.record_of(line, *result_of[line.request, line.target]) for line in lines]
 
     def answers(
-        self,
-        requests: Sequence[Request],
-        flag_errors: dict[Request, Lost],
-        on_progress: Callable[[int], object] | None = None,
-    ) -> list[Answer]:
-        """Translate lines; under --retry-suspect translate suspicious ones again. flag_errors: receives the errors."""
+        self, requests: Sequence[Request], on_progress: Callable[[int], object] | None = None
+    ) -> tuple[list[Answer], dict[Request, Lost]]:
+        """Translate lines; under --retry-suspect translate suspicious ones again. Returns also the errors of flags."""
+        errors: dict[Request, Lost] = {request: {} for request in requests}
 
         def reasons(request: Request, translation: Translation) -> list[str]:
-            lost = flag_errors.setdefault(request, {})
-            return attempt("flags", lost, lambda: self._evidence.reasons(request, translation)) or []
+            return attempt("flags", errors[request], lambda: self._evidence.reasons(request, translation)) or []
 
-        return mend(requests, list(self.translator.translate(requests, on_progress)), self._retries, reasons)
+        return mend(requests, list(self.translator.translate(requests, on_progress)), self._retries, reasons), errors
 
     def record_of(self, line: Line, result: Answer | Scored, evidence: Fields, lost: Lost) -> Record:
         """Format the translation or the score of a line."""
@@ -225,7 +221,8 @@ class LineTranslator:
             )
         kind: Attention = args.attention_of
         sentences = []
-        for (number, request), answer in zip(drawn.items(), self.answers(list(drawn.values()), {}), strict=True):
+        answers, _ = self.answers(list(drawn.values()))
+        for (number, request), answer in zip(drawn.items(), answers, strict=True):
             translation = answer.translation
             n_part, n_subword = len(translation.parts), len(translation.src_ids) + len(translation.trg_ids)
             if n_part and n_subword > MOST_SHOWN:
@@ -280,12 +277,12 @@ class Report:
         if self.args.attention and is_wanted and not {"blank", "letterless"}.intersection(record.flags):
             self.drawn[line.number] = line.request
 
-    def finish(self, lines: LineTranslator) -> None:
+    def finish(self, model: LineTranslator) -> None:
         """Print the report after the last line, and write scores, alignments and pictures.
 
         Raises DataError for references with another number of lines, NmtError for attention that cannot be drawn.
         """
-        args, translator, recipe = self.args, lines.translator, lines.recipe
+        args, translator, recipe = self.args, model.translator, model.recipe
         source = args.input or "<stdin>"
         if self.notes["bom"]:
             say(f"note: {source} began with a byte order mark, which was removed")
@@ -317,7 +314,7 @@ class Report:
         if args.alignments:
             write_lines(args.alignments, self.links)
         if self.references:
-            check_len(self.n_line, len(self.references[0]), args.ref[0], args.input)
+            check_line_counts(self.n_line, len(self.references[0]), args.ref[0], args.input)
             for name, reference in zip(args.ref, self.references, strict=True):
                 pairs = enumerate(zip(self.sources, reference, strict=True), start=1)
                 one_sided = [number for number, (source, line) in pairs if bool(source.strip()) != bool(line.strip())]
@@ -327,7 +324,7 @@ class Report:
                     warn(f"{name}: {len(one_sided):,} lines are blank {where}: they lower the scores")
             self._print_scores(trg_lang_of(recipe))
         if args.attention:
-            lines.draw_attention(self.drawn, self.n_line)
+            model.draw_attention(self.drawn, self.n_line)
 
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""

@@ -69,6 +69,6 @@ def places(starts: Ints, lengths: Ints) -> Ints:
     return place
 
 
-def turns(lengths: Ints) -> Ints:
-    """0, 1, 2 and so on in each row."""
+def positions(lengths: Ints) -> Ints:
+    """The position of each value in its row, from 0."""
     return places(np.zeros_like(lengths), lengths)

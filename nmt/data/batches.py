@@ -154,15 +154,15 @@ def halves(batch: Batch) -> Iterator[Batch]:
         yield Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, int((gold != PAD).sum()))
 
 
-def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Iterator[R]:
-    """Yield make(item) in order. A thread makes up to `depth` items in advance; errors are raised when they are due."""
+def read_ahead(make: Callable[[T], R], todo: Iterable[T]) -> Iterator[R]:
+    """Yield make(item) in order. A thread makes up to two items in advance; errors are raised when they are due."""
     items = iter(todo)
 
     def make_next() -> list[R]:
         return [make(item) for item in itertools.islice(items, 1)]
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as thread:
-        pending = deque(thread.submit(make_next) for _ in range(depth))
+        pending = deque(thread.submit(make_next) for _ in range(2))
         while made := pending.popleft().result():
             pending.append(thread.submit(make_next))
             yield made[0]

@@ -35,47 +35,6 @@ from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 from nmt.recipe.options import Recipe
 
-N_ROW = 10_000  # rows of a record batch
-
-
-def encode_training_pairs(
-    kept: KeptPairs, config: DataConfig, subwords: Subwords, report: DataReport, workers: WorkerPool
-) -> list[dict[str, Any]]:
-    """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
-    tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
-    codecs = zip(SIDES, (subwords.src, subwords.trg), strict=True)
-    # Of each side: words, characters, and occurrences of each id.
-    totals = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}
-    corpora: dict[int, dict[str, Any]] = {}  # by their numbers; one that is not translated yet has no source
-    for source in kept.training:
-        usual = report.learnt_ratios.get((source.corpus, source.src.name))
-        facts = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
-        corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
-    tasks = ((block, tags[kept.training[block.source].corpus]) for block in kept.blocks)
-
-    def rows() -> Iterator[tuple[Ragged, Ragged]]:
-        with progress_bar("encoding", len(kept)) as progress:
-            for block, ((src, trg), too_long) in zip(kept.blocks, workers.each("encode", tasks), strict=True):
-                source, n_pair = kept.training[block.source], len(src.rows.lengths)
-                corpora[source.corpus]["n_pair"] += n_pair
-                if n_pair < block.n_kept:
-                    report.drop(TOO_LONG, block.n_kept - n_pair, too_long, source)
-                for name, side in (("src", src), ("trg", trg)):
-                    n_word, n_char, counts = totals[name]
-                    totals[name] = n_word + side.n_word, n_char + side.n_char, counts + side.counts
-                yield src.rows, trg.rows
-                progress.update(block.n_kept)
-
-    report.n_kept = write_arrow(kept.folder / "train.arrow", in_batches(rows(), N_ROW))
-    if len(corpora) > 1:
-        report.survey["corpora"] = []
-        for number, corpus in corpora.items():
-            dropped, n_kept = report.dropped.get(number, Counter()), corpus["n_pair"]
-            counts = {"read": n_kept + dropped.total(), "kept": n_kept, "dropped": dict(dropped.most_common())}
-            report.survey["corpora"].append({"name": corpus["name"], **counts})
-    report.survey["subwords"] = vocabulary_use(subwords, report.langs, totals)
-    return list(corpora.values())
-
 
 def reading_of(data: DataConfig | None, report: DataReport) -> Reading:
     """Return the policy of reading; oddities go to the report. data: options, None for validation and test sources."""
@@ -257,6 +216,32 @@ def keep_pairs(
     return kept
 
 
+def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: WorkerPool) -> Codes | None:
+    """Return a code for each pair, by all filters; None if no filter compares a pair with others."""
+    filters = [config.filters_of(source.corpus) for source in kept.training]
+    if not (dtype := keys_for(filters)).names:
+        return None
+    parts, n_pair_of = list[Codes](), [0] * len(filters)
+
+    def tasks() -> Iterator[tuple[TextBlock]]:
+        for block in blocks_of(kept.training, reading_of(config, report), report.n_read):
+            n_pair_of[block.source] += len(block.src)
+            yield (block,)
+
+    path = kept.folder / "keys"
+    with path.open("wb") as file, progress_bar("looking for duplicates", report.n_read) as progress:
+        for part, keys in workers.each("decide", tasks()):
+            parts.append(part)
+            file.write(keys.tobytes())
+            progress.update(len(part))
+    codes = np.concatenate([np.empty(0, np.uint8), *parts])
+    all_keys = np.memmap(path, dtype, "r") if len(codes) else np.empty(0, dtype)
+    for reason, numbers in repeated(all_keys, filters, n_pair_of):
+        codes[numbers] = CODES[reason]
+    path.unlink()
+    return codes
+
+
 # The sample of lines for the vocabulary has a fixed seed: the seed of training must not change the vocabulary.
 _SAMPLE_SEED = 0
 # Limit of different words, some 100 bytes each. Beyond it, words that occurred once are forgotten.
@@ -289,27 +274,43 @@ def count_words_of(kept: KeptPairs, config: SubwordsConfig, workers: WorkerPool)
     return counts
 
 
-def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: WorkerPool) -> Codes | None:
-    """Return a code for each pair, by all filters; None if no filter compares a pair with others."""
-    filters = [config.filters_of(source.corpus) for source in kept.training]
-    if not (dtype := keys_for(filters)).names:
-        return None
-    parts, n_pair_of = list[Codes](), [0] * len(filters)
+N_ROW = 10_000  # rows of a record batch
 
-    def tasks() -> Iterator[tuple[TextBlock]]:
-        for block in blocks_of(kept.training, reading_of(config, report), report.n_read):
-            n_pair_of[block.source] += len(block.src)
-            yield (block,)
 
-    path = kept.folder / "keys"
-    with path.open("wb") as file, progress_bar("looking for duplicates", report.n_read) as progress:
-        for part, keys in workers.each("decide", tasks()):
-            parts.append(part)
-            file.write(keys.tobytes())
-            progress.update(len(part))
-    codes = np.concatenate([np.empty(0, np.uint8), *parts])
-    all_keys = np.memmap(path, dtype, "r") if len(codes) else np.empty(0, dtype)
-    for reason, numbers in repeated(all_keys, filters, n_pair_of):
-        codes[numbers] = CODES[reason]
-    path.unlink()
-    return codes
+def encode_training_pairs(
+    kept: KeptPairs, config: DataConfig, subwords: Subwords, report: DataReport, workers: WorkerPool
+) -> list[dict[str, Any]]:
+    """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
+    tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
+    codecs = zip(SIDES, (subwords.src, subwords.trg), strict=True)
+    # Of each side: words, characters, and occurrences of each id.
+    totals = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}
+    corpora: dict[int, dict[str, Any]] = {}  # by their numbers; one that is not translated yet has no source
+    for source in kept.training:
+        usual = report.learnt_ratios.get((source.corpus, source.src.name))
+        facts = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
+        corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
+    tasks = ((block, tags[kept.training[block.source].corpus]) for block in kept.blocks)
+
+    def rows() -> Iterator[tuple[Ragged, Ragged]]:
+        with progress_bar("encoding", len(kept)) as progress:
+            for block, ((src, trg), too_long) in zip(kept.blocks, workers.each("encode", tasks), strict=True):
+                source, n_pair = kept.training[block.source], len(src.rows.lengths)
+                corpora[source.corpus]["n_pair"] += n_pair
+                if n_pair < block.n_kept:
+                    report.drop(TOO_LONG, block.n_kept - n_pair, too_long, source)
+                for name, side in (("src", src), ("trg", trg)):
+                    n_word, n_char, counts = totals[name]
+                    totals[name] = n_word + side.n_word, n_char + side.n_char, counts + side.counts
+                yield src.rows, trg.rows
+                progress.update(block.n_kept)
+
+    report.n_kept = write_arrow(kept.folder / "train.arrow", in_batches(rows(), N_ROW))
+    if len(corpora) > 1:
+        report.survey["corpora"] = []
+        for number, corpus in corpora.items():
+            dropped, n_kept = report.dropped.get(number, Counter()), corpus["n_pair"]
+            counts = {"read": n_kept + dropped.total(), "kept": n_kept, "dropped": dict(dropped.most_common())}
+            report.survey["corpora"].append({"name": corpus["name"], **counts})
+    report.survey["subwords"] = vocabulary_use(subwords, report.langs, totals)
+    return list(corpora.values())

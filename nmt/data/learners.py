@@ -1,25 +1,23 @@
 """Learners of BPE merges and of unigram pieces, from words and their counts.
 
-The merges equal those of the tokenizers library. All different words are concatenated in one array of symbols with
-links to their neighbours, and a merge visits only the places of its pair.
+The merges equal those of the tokenizers library.
 """
 
 import heapq
+import itertools
+import sys
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from operator import add
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import Ints, turns
+from nmt.data.arrays import Ints, positions
 
 Counts = Mapping[str, int]
-Places = NDArray[np.int32]
-
-_DEAD = -1  # the symbol of a place that was merged into the one before
-_NOWHERE = -1  # the link at the end of a word
 
 
 def merges_of(
@@ -32,136 +30,72 @@ def merges_of(
     them saves, at least its count: such a letter becomes a piece before a merge that saves fewer.
     The most frequent pair is merged first; of equally frequent ones, that of the lowest ids.
     """
-    text = _Text(words, letters, longest)
     vocab = sorted(letters)
     id_of = {piece: i for i, piece in enumerate(vocab)}
     merges: dict[tuple[str, str], None] = {}
     optional = sorted(saved, key=lambda letter: (-saved[letter], letter))
     n_used = 0  # optional letters that are pieces
-    while found := text.most_frequent():
-        key, group, count = found
+    # A symbol is the character whose code point is the id of a piece. Words and pairs are strings of symbols.
+    n_byte = {chr(i): letters[letter] for i, letter in enumerate(vocab)}
+    symbol_of = str.maketrans({letter: chr(i) for i, letter in enumerate(vocab)})
+    texts, count_of = [word.translate(symbol_of) for word in words], list(words.values())
+    words_of = defaultdict[str, list[int]](list)  # numbers of the words with each pair
+    for word, text in enumerate(texts):
+        for pair in map(add, text, text[1:]):
+            words_of[pair].append(word)
+    n_pair = defaultdict[str, int](int)
+    n_pair.update((pair, sum(map(count_of.__getitem__, numbers))) for pair, numbers in words_of.items())
+    # Negative count, pair, and the words in which a merge created it; an entry for each merge that created some.
+    turn = itertools.count()
+    queue = [(-n_pair[pair], pair, next(turn), numbers) for pair, numbers in words_of.items()]
+    heapq.heapify(queue)
+    while queue:
+        negative_count, pair, entry, numbers = heapq.heappop(queue)
+        if (count := n_pair[pair]) != -negative_count:
+            if count > 0:
+                heapq.heappush(queue, (-count, pair, entry, numbers))
+            continue
         while n_used < len(optional) and saved[optional[n_used]] >= count:
             n_used += 1
-        if len(vocab) - len(optional) + n_used >= n_piece:
+        if len(vocab) - len(optional) + n_used >= n_piece or len(vocab) > sys.maxunicode:
             break
-        a, b = vocab[key >> 32], vocab[key & 0xFFFFFFFF]
-        if (new := id_of.setdefault(a + b, len(vocab))) == len(vocab):
+        first, second = pair[0], pair[1]
+        a, b = vocab[ord(first)], vocab[ord(second)]
+        if (i := id_of.setdefault(a + b, len(vocab))) == len(vocab):
             vocab.append(a + b)
         merges.pop((a, b), None)  # a pair that is merged again takes its later rank
         merges[a, b] = None
-        text.merge(key, group, new)
+        new = chr(i)
+        n_byte[new] = n_byte[first] + n_byte[second]
+        # Words by the symbol before or after the new one; "" for another new symbol before it.
+        before, after = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+        for word in numbers:
+            parts = texts[word].split(pair)
+            texts[word] = new.join(parts)
+            for n, (left, right) in enumerate(itertools.pairwise(parts)):
+                if left or n:
+                    before[left[-1:]].append(word)
+                if right:
+                    after[right[0]].append(word)
+        changes = [((left or second) + first, (left or new) + new, numbers) for left, numbers in before.items()]
+        changes += [(second + right, new + right, numbers) for right, numbers in after.items()]
+        words_of = defaultdict(list)
+        for old_pair, new_pair, numbers in changes:
+            count = sum(map(count_of.__getitem__, numbers))
+            n_pair[old_pair] -= count
+            if n_byte[new_pair[0]] + n_byte[new_pair[1]] < longest:
+                n_pair[new_pair] += count
+                words_of[new_pair] += numbers
+        for pair, numbers in words_of.items():
+            if n_pair[pair] > 0:
+                heapq.heappush(queue, (-n_pair[pair], pair, next(turn), numbers))
     left_out = set(optional[n_piece - (len(vocab) - len(optional)) :])
     return [piece for piece in vocab if piece not in left_out], list(merges)
 
 
-class _Text:
-    """All different words as symbols, with the places of each pair of neighbours.
-
-    Memory: 16 bytes for each letter of the words, and as many again for the places of pairs.
-    """
-
-    def __init__(self, words: Counts, letters: Mapping[str, int], longest: int) -> None:
-        code_of = np.zeros(max(map(ord, letters)) + 1, np.int32)
-        code_of[[ord(letter) for letter in sorted(letters)]] = np.arange(len(letters))
-        self._symbol = code_of[np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)]
-        n_letter = np.fromiter(map(len, words), np.int32, len(words))
-        self._word = np.repeat(np.arange(len(words), dtype=np.int32), n_letter)
-        self._count = np.fromiter(words.values(), np.int64, len(words))
-        ends = np.cumsum(n_letter)
-        self._next = np.arange(1, len(self._symbol) + 1, dtype=np.int32)
-        self._next[ends - 1] = _NOWHERE
-        self._before = np.arange(-1, len(self._symbol) - 1, dtype=np.int32)
-        self._before[ends - n_letter] = _NOWHERE
-        self._is_merged = np.zeros(len(self._symbol), dtype=bool)
-        self._longest, self._length = longest, [letters[letter] for letter in sorted(letters)]  # bytes of each symbol
-        self._n_pair = defaultdict[int, int](int)  # count of each pair
-        # Places of each pair, one group for each merge that created some; each group has its own entry in the queue.
-        self._places: dict[int, list[array[int]]] = {}
-        self._queue: list[tuple[int, int, int]] = []  # negative count, pair, number of the group
-        first = np.flatnonzero(self._next >= 0).astype(np.int32)
-        if len(first):
-            keys = self._symbol[first].astype(np.int64) << 32 | self._symbol[first + 1]
-            order = np.argsort(keys, kind="stable")
-            starts = np.flatnonzero(np.diff(keys[order], prepend=_NOWHERE))
-            counts = np.add.reduceat(self._count[self._word[first[order]]], starts).tolist()
-            for key, n, places in zip(
-                keys[order[starts]].tolist(), counts, np.split(first[order], starts[1:]), strict=True
-            ):
-                self._n_pair[key] = n
-                self._enqueue(key, array("i", places.tobytes()))
-
-    def most_frequent(self) -> tuple[int, int, int] | None:
-        """The pair to merge, the number of its group of places, and its count; None if no pair is left."""
-        while self._queue:
-            count, key, group = heapq.heappop(self._queue)
-            if -count == self._n_pair[key]:
-                return key, group, -count
-            if self._n_pair[key] > 0:
-                heapq.heappush(self._queue, (-self._n_pair[key], key, group))
-        return None
-
-    def merge(self, key: int, group: int, new: int) -> None:
-        """Replace a pair by a new symbol, at all its places in the words of a group."""
-        a, b = key >> 32, key & 0xFFFFFFFF
-        first = self._places_in(key, group, a, b)
-        if new == len(self._length):
-            self._length.append(self._length[a] + self._length[b])
-        second = self._next[first]
-        left, right = self._before[first], self._next[second]
-        self._symbol[first], self._symbol[second] = new, _DEAD
-        self._next[first] = right
-        has_right = right >= 0
-        self._before[right[has_right]] = first[has_right]
-        self._is_merged[first] = True
-        # If two merged symbols are neighbours, the left one accounts for the pair between them.
-        has_left = (left >= 0) & (self._symbol[left] != _DEAD)
-        before, after = left[has_left], right[has_right]
-        left_symbol = self._symbol[before].astype(np.int64)
-        right_symbol = self._symbol[after].astype(np.int64)
-        old_right = np.where(self._is_merged[after], a, right_symbol)
-        self._is_merged[first] = False
-        old_pairs = np.concatenate([left_symbol << 32 | a, old_right | b << 32]).tolist()
-        new_pairs = np.concatenate([left_symbol << 32 | new, right_symbol | new << 32]).tolist()
-        neighbours = np.concatenate([left_symbol, right_symbol]).tolist()
-        places = np.concatenate([before, first[has_right]])
-        counts = self._count[self._word[places]].tolist()
-        n_pair, places_of = self._n_pair, defaultdict[int, list[int]](list)
-        room = self._longest - self._length[new]
-        for pair, n in zip(old_pairs, counts, strict=True):
-            n_pair[pair] -= n
-        # Most pairs have few places, for which numpy would cost more than it saves.
-        for pair, neighbour, n, place in zip(new_pairs, neighbours, counts, places.tolist(), strict=True):
-            if self._length[neighbour] < room:
-                n_pair[pair] += n
-                places_of[pair].append(place)
-        for pair, new_places in places_of.items():
-            self._enqueue(pair, array("i", new_places))
-
-    def _places_in(self, key: int, group: int, a: int, b: int) -> Places:
-        """Places of the pair in the words of a group, from left to right, without overlaps."""
-        groups = [np.frombuffer(places, np.int32) for places in self._places[key]]
-        first: Places = groups[group]
-        if len(groups) > 1:
-            all_places = np.concatenate(groups)
-            first = np.sort(all_places[np.isin(self._word[all_places], self._word[first])])
-        after = self._next[first]
-        first = first[(self._symbol[first] == a) & (after >= 0) & (self._symbol[after] == b)]
-        if a == b and len(first):
-            first = np.sort(first)
-            starts = np.flatnonzero(np.append(True, self._next[first[:-1]] != first[1:]))
-            place_in_run = turns(np.diff(starts, append=len(first)))
-            first = first[place_in_run % 2 == 0]
-        return first
-
-    def _enqueue(self, key: int, places: "array[int]") -> None:
-        groups = self._places.setdefault(key, [])
-        groups.append(places)
-        if self._n_pair[key] > 0:
-            heapq.heappush(self._queue, (-self._n_pair[key], key, len(groups) - 1))
-
-
 # Learning a unigram vocabulary.
 Floats = NDArray[np.float64]
+Places = NDArray[np.int32]
 
 # Number of words to learn from, the most frequent ones: each has about 30 places of pieces, of some 20 bytes.
 _MOST_WORDS = 400_000
@@ -223,7 +157,7 @@ class Lattice:
                         piece_of.append(piece)
         self._begin, self._end, self._piece = (np.array(values, np.int32) for values in (begins, ends, piece_of))
         self._n_place = n_place
-        depth = turns(n_place)  # letters before each place
+        depth = positions(n_place)  # letters before each place
         self._by_end = _levels(depth[self._end], self._end)
         self._by_begin = _levels(-depth[self._begin], self._begin)
 

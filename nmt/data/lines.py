@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 from nmt.errors import DataError
 from nmt.files import replacing
@@ -151,27 +151,15 @@ def check_text(path: Path | str) -> None:
     next(text_lines(path, LONGEST_LINE), None)
 
 
-class StreamLine(NamedTuple):
-    """A line without its line feed, or the beginning of a longer line. n_byte: bytes of the whole line."""
-
-    raw: bytes
-    n_byte: int
-
-    @property
-    def is_cut(self) -> bool:
-        """True if `raw` is only the beginning of the line."""
-        return self.n_byte > len(self.raw)
-
-
 def _blocks(
-    file: io.BufferedIOBase, name: Path | str, longest: int | None, notes: Counter[str]
-) -> Iterator[tuple[bytes, int]]:
+    file: io.BufferedIOBase, name: Path | str, longest: int | None, notes: Counter[str] | None = None
+) -> Iterator[bytes]:
     """Yield the lines of a file as soon as they arrive, in blocks of at most about a megabyte.
 
-    A block has line feeds between its lines. It comes with the number of bytes by which its first line was cut, since
-    it is longer than `longest`.
+    A block has line feeds between its lines. A line of over `longest` bytes may be cut, but stays longer than that.
     """
-    unfinished, n_cut, is_first, chunk = bytearray(), 0, True, b"\n"
+    notes = Counter() if notes is None else notes
+    unfinished, is_first, chunk = bytearray(), True, b"\n"
     while chunk:
         chunk = file.read1(_CHUNK)
         lines, feed, rest = chunk.rpartition(b"\n")
@@ -189,13 +177,12 @@ def _blocks(
             if n_return := block.count(b"\r\n"):
                 notes["crlf"] += n_return
                 block = block.replace(b"\r\n", b"\n")
-            yield block[:-1], n_cut
+            yield block[:-1]
             unfinished.clear()
-            n_cut, is_first = 0, False
+            is_first = False
         unfinished += rest
-        if longest is not None and (n_more := len(unfinished) - longest - len(BOM) - 2) > 0:
-            del unfinished[-n_more:]  # otherwise one line could fill the memory
-            n_cut += n_more
+        if longest is not None:
+            del unfinished[longest + len(BOM) + 2 :]  # otherwise one line could fill the memory
 
 
 def first_bytes(raw: bytes, most: int) -> bytes:
@@ -216,7 +203,7 @@ def text_lines(path: Path | str, longest: int | None = None, notes: Counter[str]
     keys "bom" and "crlf".
     """
     with open_text(path) as file:
-        for block, _ in _blocks(file, path, longest, Counter() if notes is None else notes):
+        for block in _blocks(file, path, longest, notes):
             lines = block.split(b"\n")
             yield from lines if longest is None else (first_bytes(line, longest) for line in lines)
 
@@ -235,45 +222,32 @@ def bad_utf8(error: UnicodeDecodeError) -> str:
     return f"invalid UTF-8 at byte {error.start + 1} (0x{error.object[error.start]:02X})."
 
 
-def decode_line(raw: bytes) -> tuple[str, bool]:
-    """Return the text of a line, and True if it was valid UTF-8.
-
-    For translation, where every line needs an output: invalid bytes become U+FFFD.
-    """
-    try:
-        return raw.decode("utf-8"), True
-    except UnicodeDecodeError:
-        return raw.decode("utf-8", errors="replace"), False
-
-
 def without_end(line: str) -> str:
     """Remove the line feed at the end of a line, and the carriage return before it."""
     return line[:-1].removesuffix("\r") if line.endswith("\n") else line
 
 
-def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[StreamLine]:
+def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[tuple[bytes, bool]]:
     """Yield the lines of a stream as `text_lines` does, each as soon as it arrives.
 
-    A line of more than `LONGEST_LINE` bytes is cut there. name: name of the stream, for the DataError that is raised if
-    it is no text. notes: see `text_lines`.
+    A line comes with True if it has more than `LONGEST_LINE` bytes: it is cut there. name: name of the stream, for the
+    DataError that is raised if it is no text.
     """
     with errors_of(name):
         if isinstance(file, io.BufferedReader):
             _refuse_wide(name, file)
-        blocks = _blocks(cast(io.BufferedIOBase, file), name, LONGEST_LINE, Counter() if notes is None else notes)
-        for block, n_cut in blocks:
+        for block in _blocks(cast(io.BufferedIOBase, file), name, LONGEST_LINE, notes):
             for line in block.split(b"\n"):
-                yield StreamLine(first_bytes(line, LONGEST_LINE), len(line) + n_cut)
-                n_cut = 0
+                yield first_bytes(line, LONGEST_LINE), len(line) > LONGEST_LINE
 
 
 def count_lines(path: Path | str) -> int:
     """Count the lines of a text file as `wc -l` does, plus a last line without a line feed."""
     with open_text(path) as file:
-        return sum(block.count(b"\n") + 1 for block, _ in _blocks(file, path, 0, Counter()))
+        return sum(block.count(b"\n") + 1 for block in _blocks(file, path, 0))
 
 
-def check_len(n_line: int, n_given: int, given: str, other: str | None) -> None:
+def check_line_counts(n_line: int, n_given: int, given: str, other: str | None) -> None:
     """Raise DataError unless `given` and `other` (None: stdin) have the same number of lines, at least one."""
     if n_line != n_given:
         raise DataError(

@@ -17,6 +17,8 @@ from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
 Rows = Ints  # numbers of pairs
+Order = NDArray[np.integer[Any]]  # numbers of pairs, in the smallest dtype that holds them
+Lengths = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Mixture:
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
 
-    def rows(self, seed: int, epoch: int) -> "Order":
+    def rows(self, seed: int, epoch: int) -> Order:
         """The pairs of an epoch, each as often as it is visited, in order of corpora.
 
         The fractional part of a weight selects a window that moves over the corpus from epoch to epoch, in one random
@@ -71,8 +73,6 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
 
 # Raise it whenever the same lengths, seed and options make other batches: a stored position is then no longer valid.
 VERSION = 3
-Order = NDArray[np.integer[Any]]  # pair numbers, in the smallest dtype that holds them
-Lengths = NDArray[np.int32]
 _PACKED_STEP = 64  # the largest number of sentences of a packed batch is a multiple of it
 _N_STEP = 16  # padded lengths from one power of two to the next
 

@@ -42,110 +42,6 @@ from nmt.recipe.places import RUN_DATA, SUBWORDS, is_of_run, read_run_data
 from nmt.recipe.reader import read_recipe
 
 REPORT, PAGE = "report.json", "report.html"
-
-# Detection of swapped files.
-_N_LINE = 4000  # lines sampled from a file, at most
-_N_BLOCK = 4  # blocks of a training file that lines are sampled from
-
-# A run of letters; from Thai on a single letter, as most scripts there set no spaces.
-_WORD = re.compile(r"[^\W\d_\u0e00-\U0010ffff]+|[^\W\d_\u0000-\u0dff]")
-
-_TIMES = 4  # a word votes for the training side on which it is so many times as frequent as on the other
-_MIN_VOTERS = 10  # different words that vote
-_MIN_SHARE_VOTING = 0.2  # of the words of a side
-
-_N_DECODED = 10_000  # pairs of a base run that are decoded at once
-
-
-def swapped(kept: KeptPairs, data: DataConfig) -> list[dict[str, str]]:
-    """Names of validation and test files that look swapped, and of the training files that they were compared with.
-
-    Files with tags are skipped, since a tag may well ask for the other direction. So are training files in other
-    languages than those of the recipe.
-    """
-    tags = held_out_tags(data)
-    compared: list[tuple[Source, Counter[str], Counter[str]]] = []
-    for split, texts in kept.held_out.items():
-        for source, place in texts.sources if not tags.get(split) else ():
-            lines = texts.src[place], texts.trg[place]
-            src, trg = (words_of(side[:: max(1, len(side) // _N_LINE)]) for side in lines)
-            compared.append((source, src, trg))
-    swaps = []
-    for n, train in enumerate(kept.training):
-        if data.languages_of(train.corpus) != (data.src_lang, data.trg_lang) or data.tags_of(data.train[train.corpus]):
-            continue
-        train_src, train_trg = (words_of(lines) for lines in _sample_lines(kept, n))
-        for source, src, trg in compared:
-            if are_swapped(src, trg, train_src, train_trg):
-                names = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
-                swaps.append({**names, "train_src": train.src.name, "train_trg": train.trg.name})
-    return swaps
-
-
-def are_swapped(src: Counter[str], trg: Counter[str], train_src: Counter[str], train_trg: Counter[str]) -> bool:
-    """Return whether the words of both sides are clearly closer to those of the opposite training sides."""
-    return _is_closer(src, train_trg, train_src) and _is_closer(trg, train_src, train_trg)
-
-
-def words_of(lines: Iterable[str]) -> Counter[str]:
-    """Count the words, ignoring case."""
-    return Counter(word for line in lines for word in _WORD.findall(line[:2000].casefold()))
-
-
-def _is_closer(words: Counter[str], side: Counter[str], other: Counter[str]) -> bool:
-    """Return whether most words that vote prefer one side of a training corpus to the other side."""
-    n_side, n_other = side.total(), other.total()
-    votes_for, votes_against, n_voter = 0, 0, 0
-    for word, n in words.items():
-        a, b = side[word] * n_other, other[word] * n_side
-        if side[word] > 1 and a >= _TIMES * b:
-            votes_for, n_voter = votes_for + n, n_voter + 1
-        elif other[word] > 1 and b >= _TIMES * a:
-            votes_against += n
-    votes = votes_for + votes_against
-    return n_voter >= _MIN_VOTERS and votes >= _MIN_SHARE_VOTING * words.total() and votes_for >= SWAPPED * votes
-
-
-def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[str, Any]], list[str]]:
-    """Find validation and test lines in the training pairs of base runs.
-
-    bases: runs, models and checkpoints in them, or folders of prepared data. Return rows as those of `Leaks.rows`, with
-    `train of BASE` as their place; and the bases whose pairs cannot be read, with reasons.
-    """
-    rows, unreadable = list[dict[str, Any]](), list[str]()
-    # A model or checkpoint stands for its run.
-    folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
-    for base in dict.fromkeys(folders):
-        try:
-            data = Prepared.open(read_recipe(base / RECIPE).data_folder if is_of_run(base) else base)
-            if is_of_run(base) and read_run_data(base).get("train") != data.train.fingerprint:
-                raise DataError(f"{data.folder} holds other pairs than {base / RUN_DATA} says.")
-        except (NmtError, OSError, ValueError) as error:
-            unreadable.append(f"{base} ({error})")
-            continue
-        base_leaks, codecs = Leaks(leaks.splits), (data.subwords.src, data.subwords.trg)
-        for start in range(0, data.train.n_pair, _N_DECODED):
-            numbers = np.arange(start, min(start + _N_DECODED, data.train.n_pair))
-            texts = (
-                Block([codec.decode(ids.tolist()).replace("\n", " ") for ids in side])
-                for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
-            )
-            base_leaks.note(hits(base_leaks.known, overlap_keys(*texts), numbers))
-        rows += [{**row, "in": f"train of {base}"} for row in base_leaks.rows() if row["in"] == "train"]
-    return rows, unreadable
-
-
-def _sample_lines(kept: KeptPairs, source: int) -> tuple[list[str], list[str]]:
-    """Sample kept pairs from all over a source: its source lines and its target lines."""
-    blocks = [block for block in kept.blocks if block.source == source]
-    blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
-    src, trg = list[str](), list[str]()
-    for block in blocks:
-        for lines, texts in zip((src, trg), read_block(block).lines, strict=True):
-            lines += texts[: _N_LINE // len(blocks)]
-    return src, trg
-
-
 Talk = Callable[[str], None]  # prints a line
 
 
@@ -331,3 +227,107 @@ def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iter
         for name, texts in zip(("src_text", "trg_text"), lines, strict=True):
             table = table.append_column(name, texts_as_arrow(texts))
         yield table
+
+
+# Detection of swapped files.
+_N_LINE = 4000  # lines sampled from a file, at most
+_N_BLOCK = 4  # blocks of a training file that lines are sampled from
+
+# A run of letters; from Thai on a single letter, as most scripts there set no spaces.
+_WORD = re.compile(r"[^\W\d_\u0e00-\U0010ffff]+|[^\W\d_\u0000-\u0dff]")
+
+_TIMES = 4  # a word votes for the training side on which it is so many times as frequent as on the other
+_MIN_VOTERS = 10  # different words that vote
+_MIN_SHARE_VOTING = 0.2  # of the words of a side
+
+
+def swapped(kept: KeptPairs, data: DataConfig) -> list[dict[str, str]]:
+    """Names of validation and test files that look swapped, and of the training files that they were compared with.
+
+    Files with tags are skipped, since a tag may well ask for the other direction. So are training files in other
+    languages than those of the recipe.
+    """
+    tags = held_out_tags(data)
+    compared: list[tuple[Source, Counter[str], Counter[str]]] = []
+    for split, texts in kept.held_out.items():
+        for source, place in texts.sources if not tags.get(split) else ():
+            lines = texts.src[place], texts.trg[place]
+            src, trg = (words_of(side[:: max(1, len(side) // _N_LINE)]) for side in lines)
+            compared.append((source, src, trg))
+    swaps = []
+    for n, train in enumerate(kept.training):
+        if data.languages_of(train.corpus) != (data.src_lang, data.trg_lang) or data.tags_of(data.train[train.corpus]):
+            continue
+        train_src, train_trg = (words_of(lines) for lines in _sample_lines(kept, n))
+        for source, src, trg in compared:
+            if are_swapped(src, trg, train_src, train_trg):
+                names = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
+                swaps.append({**names, "train_src": train.src.name, "train_trg": train.trg.name})
+    return swaps
+
+
+def are_swapped(src: Counter[str], trg: Counter[str], train_src: Counter[str], train_trg: Counter[str]) -> bool:
+    """Return whether the words of both sides are clearly closer to those of the opposite training sides."""
+    return _is_closer(src, train_trg, train_src) and _is_closer(trg, train_src, train_trg)
+
+
+def words_of(lines: Iterable[str]) -> Counter[str]:
+    """Count the words, ignoring case."""
+    return Counter(word for line in lines for word in _WORD.findall(line[:2000].casefold()))
+
+
+def _is_closer(words: Counter[str], side: Counter[str], other: Counter[str]) -> bool:
+    """Return whether most words that vote prefer one side of a training corpus to the other side."""
+    n_side, n_other = side.total(), other.total()
+    votes_for, votes_against, n_voter = 0, 0, 0
+    for word, n in words.items():
+        a, b = side[word] * n_other, other[word] * n_side
+        if side[word] > 1 and a >= _TIMES * b:
+            votes_for, n_voter = votes_for + n, n_voter + 1
+        elif other[word] > 1 and b >= _TIMES * a:
+            votes_against += n
+    votes = votes_for + votes_against
+    return n_voter >= _MIN_VOTERS and votes >= _MIN_SHARE_VOTING * words.total() and votes_for >= SWAPPED * votes
+
+
+def _sample_lines(kept: KeptPairs, source: int) -> tuple[list[str], list[str]]:
+    """Sample kept pairs from all over a source: its source lines and its target lines."""
+    blocks = [block for block in kept.blocks if block.source == source]
+    blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
+    src, trg = list[str](), list[str]()
+    for block in blocks:
+        for lines, texts in zip((src, trg), read_block(block).lines, strict=True):
+            lines += texts[: _N_LINE // len(blocks)]
+    return src, trg
+
+
+_N_DECODED = 10_000  # pairs of a base run that are decoded at once
+
+
+def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[str, Any]], list[str]]:
+    """Find validation and test lines in the training pairs of base runs.
+
+    bases: runs, models and checkpoints in them, or folders of prepared data. Return rows as those of `Leaks.rows`, with
+    `train of BASE` as their place; and the bases whose pairs cannot be read, with reasons.
+    """
+    rows, unreadable = list[dict[str, Any]](), list[str]()
+    # A model or checkpoint stands for its run.
+    folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
+    for base in dict.fromkeys(folders):
+        try:
+            data = Prepared.open(read_recipe(base / RECIPE).data_folder if is_of_run(base) else base)
+            if is_of_run(base) and read_run_data(base).get("train") != data.train.fingerprint:
+                raise DataError(f"{data.folder} holds other pairs than {base / RUN_DATA} says.")
+        except (NmtError, OSError, ValueError) as error:
+            unreadable.append(f"{base} ({error})")
+            continue
+        base_leaks, codecs = Leaks(leaks.splits), (data.subwords.src, data.subwords.trg)
+        for start in range(0, data.train.n_pair, _N_DECODED):
+            numbers = np.arange(start, min(start + _N_DECODED, data.train.n_pair))
+            texts = (
+                Block([codec.decode(ids.tolist()).replace("\n", " ") for ids in side])
+                for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
+            )
+            base_leaks.note(hits(base_leaks.known, overlap_keys(*texts), numbers))
+        rows += [{**row, "in": f"train of {base}"} for row in base_leaks.rows() if row["in"] == "train"]
+    return rows, unreadable

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from nmt.data.dedup import N_NOTED, N_SHOWN
+from nmt.data.dedup import N_SHOWN
 from nmt.data.filters import LOW_SCORE, OPTIONS, REASONS, SCRIPT, UsualRatio
 from nmt.data.sources import Source
 from nmt.data.survey import shown
@@ -23,6 +23,7 @@ from nmt.files import filled_page
 from nmt.recipe.places import is_prepared
 
 Facts = Mapping[str, Any]
+_N_NOTED = 10  # places of a harmless oddity that are reported
 
 
 @dataclass
@@ -44,7 +45,7 @@ class DataReport:
         """Count harmless oddities. places: the file:line of each, or the name of what is odd."""
         for place in places:
             self.notes[key] += 1
-            if self.notes[key] <= N_NOTED:
+            if self.notes[key] <= _N_NOTED:
                 self.noted.setdefault(key, []).append(place)
 
     def drop(self, reason: str, n: int, first: Sequence[tuple[int, Sequence[str]]], source: Source) -> None:
@@ -178,28 +179,27 @@ def findings(facts: Facts, langs: tuple[str, str]) -> Iterator[tuple[str, str]]:
     # A pair from the distribution of the training pairs is one of them with a probability near the share of training
     # pairs that occur more than once (Good and Turing). Twice that share is allowed, up to 90 %.
     repeated = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
-    rows, chance = facts.get("leaks", {}).get("rows", ()), min(0.9, MOST_LEAKED + 2 * repeated)
-    parts = {"pair": "", "reversed": ", with source and target exchanged"}
-    for row, (part, exchanged) in itertools.product(rows, parts.items()):
+    chance = min(0.9, MOST_LEAKED + 2 * repeated)
+    for row in facts.get("leaks", {}).get("rows", ()):
+        of_split, near, base = f"of {row['lines']:,} {row['split']}", row["near"], row["in"].removeprefix("train")
+        if row["in"] == "valid" and (n := near["pair"]):
+            yield f"{n:,} {of_split} pairs are in the validation pairs, by which the best model is chosen.", ""
         if row["in"] in ("valid", "train or valid"):
             continue
-        of_split, n, n_src = f"of {row['lines']:,} {row['split']}", row["near"].get(part, 0), row["near"]["src"]
-        # The pairs of this data, or of a base run.
-        where = f"in the training pairs{row['in'].removeprefix('train')}{exchanged}"
-        if n > max(FEWEST_LEAKED - 1, chance * row["lines"]):
-            yield (
-                f"{n:,} {of_split} pairs {_share(n, row['lines'], chance)} are {where}, ignoring case and punctuation; "
-                f"{row['exact'].get(part, 0):,} exactly",
-                "Take them out of the training files: a score on them measures memorisation.",
-            )
-        elif n:
-            yield f"{n:,} {of_split} pairs are {where}.", ""
-        if part == "pair" and n_src > n:
-            yield f"{n_src:,} {of_split} sources are {where}, {n_src - n:,} of them with another target.", ""
-    for row in rows:
-        if row["in"] == "valid" and (n := row["near"]["pair"]):
-            pairs = f"{n:,} of {row['lines']:,} {row['split']} pairs"
-            yield f"{pairs} are in the validation pairs, by which the best model is chosen.", ""
+        # The training pairs of this data, or of a base run.
+        for part, exchanged in (("pair", ""), ("reversed", ", with source and target exchanged")):
+            n, where = near.get(part, 0), f"in the training pairs{base}{exchanged}"
+            if n > max(FEWEST_LEAKED - 1, chance * row["lines"]):
+                yield (
+                    f"{n:,} {of_split} pairs {_share(n, row['lines'], chance)} are {where}, ignoring case and "
+                    f"punctuation; {row['exact'].get(part, 0):,} exactly",
+                    "Take them out of the training files: a score on them measures memorisation.",
+                )
+            elif n:
+                yield f"{n:,} {of_split} pairs are {where}.", ""
+        if (n_src := near["src"]) > near["pair"]:
+            where, n_other = f"in the training pairs{base}", n_src - near["pair"]
+            yield f"{n_src:,} {of_split} sources are {where}, {n_other:,} of them with another target.", ""
 
 
 def _share(n: float, total: float, limit: float) -> str:
@@ -244,64 +244,55 @@ def table(facts: Facts) -> list[str]:
     return [*summary(facts), *alarms, *(f"  warning: {text}" for text in facts["warnings"])]
 
 
-def summary(facts: Facts) -> list[str]:
-    """Counts of pairs and of reasons for dropping, and measurements."""
+def summary(facts: Facts) -> Iterator[str]:
+    """Yield lines: counts of pairs and of reasons for dropping, and measurements."""
     read, kept = facts["read"], facts["kept"]
-    lines = [f"training pairs: {read:,} read, {read - kept:,} dropped, {kept:,} kept"]
+    yield f"training pairs: {read:,} read, {read - kept:,} dropped, {kept:,} kept"
     for reason, entry in facts["dropped"].items():
-        lines.append(f"  {entry['count']:>9,}  {reason:<18}  {shortened(entry['first'])}")
+        yield f"  {entry['count']:>9,}  {reason:<18}  {shortened(entry['first'])}"
     for corpus in sorted(facts.get("corpora", []), key=lambda corpus: corpus["kept"] / max(1, corpus["read"])):
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in corpus["dropped"].items())
         n_dropped = f"{sum(corpus['dropped'].values()):,} dropped{f' ({reasons})' if reasons else ''}"
-        lines.append(f"  {corpus['name']}: {corpus['read']:,} read, {n_dropped}, {corpus['kept']:,} kept")
-    lines += [*(f"  {remark}" for remark in remarks(facts)), *_subwords(facts)]
+        yield f"  {corpus['name']}: {corpus['read']:,} read, {n_dropped}, {corpus['kept']:,} kept"
+    yield from (f"  {remark}" for remark in remarks(facts))
+    yield from _subwords(facts)
     if "duplicates" not in facts:
-        return lines
+        return
     duplicates, alignments = facts["duplicates"], facts["alignment"]
-    lines.append(
+    yield (
         f"duplicates: {duplicates['pairs']:,} pairs (data.drop_duplicates drops them); {duplicates['sources']:,} "
         f"sources with several targets, {duplicates['targets']:,} targets with several sources"
     )
     if rows := facts["leaks"]["rows"]:
-        lines.append(
-            "overlap (source / target / pair / exchanged):        exactly         ignoring case and punctuation"
-        )
+        yield "overlap (source / target / pair / exchanged):        exactly         ignoring case and punctuation"
     for row in rows:
-        exact, near = (
-            " / ".join(f"{row[level].get(part, 0):,}" for part in ("src", "trg", "pair", "reversed"))
-            for level in ("exact", "near")
-        )
-        lines.append(f"  {row['lines']:>7,} {row['split']} lines in {row['in']:<16}  {exact:<20}  {near}")
+        exact, near = (" / ".join(f"{n:,}" for n in row[level].values()) for level in ("exact", "near"))
+        yield f"  {row['lines']:>7,} {row['split']} lines in {row['in']:<16}  {exact:<20}  {near}"
     n_shifted, n_judged = (sum(bool(files[key]) for files in alignments) for key in ("stretches", "judged"))
-    lines.append(
-        f"misaligned lines: in {n_shifted:,} of {len(alignments):,} pairs of files; {n_judged:,} could be judged"
-    )
+    yield f"misaligned lines: in {n_shifted:,} of {len(alignments):,} pairs of files; {n_judged:,} could be judged"
     for files in alignments:
         for stretch in files["stretches"]:
             offset = stretch["offset"]
             shift = "match none near" if offset is None else f"are shifted by {offset:+d}"
             range_of_lines = f"lines {stretch['first']:,} to {stretch['last']:,}"
-            lines.append(f"  {files['src']} and {files['trg']}: {range_of_lines} {shift}")
-    return lines
+            yield f"  {files['src']} and {files['trg']}: {range_of_lines} {shift}"
 
 
-def remarks(facts: Facts) -> list[str]:
-    """Return lines on harmless oddities and usual length ratios."""
-    lines = []
+def remarks(facts: Facts) -> Iterator[str]:
+    """Yield lines on harmless oddities and usual length ratios."""
     for key, text in _NOTES.items():
         if n := facts["notes"].get(key):
             places = f": {shortened(facts['noted'][key])}" if key in facts["noted"] else ""
-            lines.append(f"note: {text.format(n=f'{n:,}')}{places}")
+            yield f"note: {text.format(n=f'{n:,}')}{places}"
     for split, side, _, dress in _dresses(facts):
         if dress.is_escaped or dress.is_apart:
-            lines.append(
+            yield (
                 f"note: the {_SIDE[side]} side of {split} looks tokenised by Moses: {_dress(dress)}; the model will "
                 "write such text (unescape: true of the corpus undoes it)"
             )
     for name, usual in facts["usual_ratio"].items():
         kept = f"kept: {usual['low']:.2f} to {usual['high']:.2f}"
-        lines.append(f"{name}: target/source length {usual['median']:.2f} (median, in characters); {kept}")
-    return lines
+        yield f"{name}: target/source length {usual['median']:.2f} (median, in characters); {kept}"
 
 
 def _subwords(facts: Facts) -> Iterable[str]:

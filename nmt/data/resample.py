@@ -10,14 +10,14 @@ import math
 import operator
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import STEP, Ints, Numbers, Ragged, fractions, mixed, seeds_of, turns
+from nmt.data.arrays import STEP, Ints, Numbers, Ragged, fractions, mixed, positions, seeds_of
 from nmt.data.corpus import Corpus, Ids
 from nmt.data.letters import easy_words, in_words, kind_of, letters_of, spelled
 from nmt.data.plan import Rows
@@ -26,81 +26,60 @@ from nmt.languages import language_of
 from nmt.recipe.training_options import BatchConfig, NoiseConfig
 
 LONGEST = 200  # letters of a word
-_MOST_WAYS_KEPT = 10_000  # words
+_MOST_WORDS_KEPT = 10_000  # whose possible pieces are remembered
+
+Cut = Callable[[str, Sequence[int]], list[int]]  # from a word, and a random 64-bit number for each letter, to its ids
 
 
-class Merges:
-    """BPE-dropout (Provilkov, Emelianenko, Voita 2020).
+def dropout_cut(codec: Codec, rate: float) -> Cut:
+    """BPE-dropout (Provilkov, Emelianenko, Voita 2020). rate: from 0 to less than 1.
 
     In each step every possible merge is dropped with the same probability. Of the others the earliest learnt is
     applied, the leftmost of equals; if none is left, the word is done. So one draw gives the number of merges that are
     dropped before the one that is applied.
     """
+    id_of = {piece: i for i, piece in enumerate(codec.vocab, N_SPECIAL)}
+    # Of equal merges the last one counts, as in the tokenizers library.
+    merges = {(id_of[a], id_of[b]): (rank, id_of[a + b]) for rank, (a, b) in enumerate(codec.merges)}
+    # A draw below the n-th of these thresholds drops n merges or more.
+    powers = itertools.accumulate(itertools.repeat(rate, LONGEST), operator.mul, initial=2.0**64)
+    thresholds = list(map(int, powers))[1:]
 
-    def __init__(self, merges: Mapping[tuple[int, int], tuple[int, int]], rate: float) -> None:
-        """merges: from the ids of two neighbours to (rank, id of both together). rate: from 0 to less than 1."""
-        self._merges = merges
-        # A draw below the n-th last of these thresholds drops n merges or more.
-        thresholds = list(itertools.accumulate(itertools.repeat(rate, LONGEST), operator.mul, initial=2.0**64))
-        self._thresholds = np.array(thresholds[:0:-1]).astype(np.uint64)
+    def cut(word: str, draws: Sequence[int]) -> list[int]:
+        parts = [id_of[letter] for letter in word]
+        for draw in draws:
+            pairs = enumerate(itertools.pairwise(parts))
+            possible = sorted((*merges[pair], place) for place, pair in pairs if pair in merges)
+            kept = (merge for merge, threshold in zip(possible, thresholds, strict=False) if draw >= threshold)
+            if (first := next(kept, None)) is None:
+                break
+            _, merged, place = first
+            parts[place : place + 2] = [merged]
+        return parts
 
-    def cut(self, words: Sequence[Sequence[int]], seeds: Numbers) -> Ragged:
-        """Draw a segmentation of each word. words: ids of letters, LONGEST at most. seeds: one a word."""
-        n_dropped = len(self._thresholds) - np.searchsorted(self._thresholds, _draws(seeds, words), side="right")
-        steps, segmentations = iter(n_dropped.tolist()), list[list[int]]()
-        for word in words:
-            parts = list(word)
-            for n in list(itertools.islice(steps, len(word))):
-                pairs = enumerate(itertools.pairwise(parts))
-                possible = sorted((*self._merges[pair], place) for place, pair in pairs if pair in self._merges)
-                if n >= len(possible):
-                    break
-                _, merged, place = possible[n]
-                parts[place : place + 2] = [merged]
-            segmentations.append(parts)
-        return Ragged.of(segmentations)
+    return cut
 
 
-def _draws(seeds: Numbers, rows: Sequence[Sequence[Any]]) -> Numbers:
-    """Draw a number for each item of each row, such as for each letter of each word. seeds: one a row."""
-    n_item = np.array(list(map(len, rows)), np.int64)
-    return mixed(np.repeat(seeds, n_item) + seeds_of(turns(n_item)))
+def unigram_cut(codec: Codec, alpha: float) -> Cut:
+    """Unigram sampling: draws segmentations of a word by their probability to the power of alpha (Kudo 2018).
 
+    codec: of a unigram vocabulary, in which every letter is a piece. alpha: above 0.
+    """
+    scored = zip(codec.table.vocab, codec.scores, strict=True)
+    id_and_score = {piece: (i, score) for i, (piece, score) in enumerate(scored, N_SPECIAL)}
+    longest = max(map(len, id_and_score))
 
-class Unigram:
-    """Unigram sampling: draws segmentations of a word by their probability to the power of alpha (Kudo 2018)."""
-
-    def __init__(self, codec: Codec, alpha: float) -> None:
-        """codec: of a unigram vocabulary, in which every letter is a piece. alpha: above 0."""
-        scored = zip(codec.table.vocab, codec.scores, strict=True)
-        self._pieces = {piece: (i, score or 0.0) for i, (piece, score) in enumerate(scored, N_SPECIAL)}
-        self._alpha, self._longest = alpha, max(map(len, self._pieces))
-        self._last_pieces = lru_cache(_MOST_WAYS_KEPT)(self._last_pieces_of)
-
-    def cut(self, words: Sequence[str], seeds: Numbers) -> Ragged:
-        """Draw a segmentation of each word, from its end to its beginning. seeds: one a word."""
-        draws = iter(((_draws(seeds, words) >> np.uint64(40)) * 2.0**-24).tolist())
-        segmentations = []
-        for word in words:
-            last_pieces, end, ids = self._last_pieces(word), len(word), list[int]()
-            for draw in itertools.islice(draws, len(word)):
-                if end:
-                    cumulative, pieces = last_pieces[end - 1]
-                    piece, end = pieces[bisect_right(cumulative, draw)]
-                    ids.append(piece)
-            segmentations.append(ids[::-1])
-        return Ragged.of(segmentations)
-
-    def _last_pieces_of(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
+    @lru_cache(_MOST_WORDS_KEPT)
+    def last_pieces_of(word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
         """Possible last pieces of the first 1, 2, 3 and so on letters of a word.
 
         Of each prefix: the cumulative probabilities of these pieces; of each piece its id and the letters before it.
         """
         total, prefixes = [0.0], []  # total: log of the summed weights of all segmentations of so many letters
         for end in range(1, len(word) + 1):
-            begins = [begin for begin in range(max(0, end - self._longest), end) if word[begin:end] in self._pieces]
-            pieces = [self._pieces[word[begin:end]] for begin in begins]
-            weights = [total[begin] + self._alpha * score for begin, (_, score) in zip(begins, pieces, strict=True)]
+            begins = [begin for begin in range(max(0, end - longest), end) if word[begin:end] in id_and_score]
+            pieces = [id_and_score[word[begin:end]] for begin in begins]
+            weights = [total[begin] + alpha * score for begin, (_, score) in zip(begins, pieces, strict=True)]
             highest = max(weights)
             shares = [math.exp(weight - highest) for weight in weights]
             share_sum = sum(shares)
@@ -109,6 +88,23 @@ class Unigram:
             cumulative[-1] = 1.0
             prefixes.append((cumulative, [(piece, begin) for begin, (piece, _) in zip(begins, pieces, strict=True)]))
         return prefixes
+
+    def cut(word: str, draws: Sequence[int]) -> list[int]:
+        ids, end, last_pieces = list[int](), len(word), last_pieces_of(word)
+        for draw in draws:  # from the end of the word to its beginning
+            if end:
+                cumulative, pieces = last_pieces[end - 1]
+                piece, end = pieces[bisect_right(cumulative, (draw >> 40) * 2.0**-24)]
+                ids.append(piece)
+        return ids[::-1]
+
+    return cut
+
+
+def _draws(seeds: Numbers, rows: Sequence[Sequence[Any]]) -> Numbers:
+    """Draw a number for each item of each row, such as for each letter of each word. seeds: one a row."""
+    n_item = np.array(list(map(len, rows)), np.int64)
+    return mixed(np.repeat(seeds, n_item) + seeds_of(positions(n_item)))
 
 
 class WordStarts:
@@ -145,10 +141,9 @@ class WordStarts:
 
 
 N_WAY = 16  # segmentations of a word
-_MOST_REMEMBERED = 1_000_000  # segmentations, some 200 MB
+_MOST_REMEMBERED = 1_000_000  # segmentations, some 250 MB
 
 Floats = NDArray[np.float64]
-Cut = Callable[[Sequence[str], Numbers], Ragged]  # from words, in letters, and a seed for each to a segmentation each
 
 
 class Resampler:
@@ -157,8 +152,7 @@ class Resampler:
     def __init__(self, codec: Codec, cut: Cut) -> None:
         self._codec, self._cut, self.begins = codec, cut, WordStarts(codec)
         self._letters, self._in_words = letters_of(codec.table.vocab), in_words()
-        # Segmentations as bytes, ids of 32 bits, by a hash of the unit and of the number of its way.
-        self._ways = dict[int, bytes]()
+        self._ways = dict[int, list[int]]()  # segmentations by a hash of the unit and of the number of its way
 
     def __call__(self, rows: Ragged, pairs: Ints, seed: int, most: Ints | None = None) -> Ragged:
         """Ids of texts, without BOS and EOS -> ids of the same texts.
@@ -172,7 +166,7 @@ class Resampler:
         row = np.repeat(np.arange(len(n_id)), n_id)[first]  # of each unit
         n_unit = np.bincount(row, minlength=len(n_id))
         row_seeds = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
-        chance = mixed(row_seeds[row] + seeds_of(turns(n_unit)))
+        chance = mixed(row_seeds[row] + seeds_of(positions(n_unit)))
         ways = self._ways_of(Ragged(ids, n_in_unit), chance % np.uint64(N_WAY))
         n_new = ways.lengths.copy()
         stored = np.zeros(len(n_new), dtype=bool)
@@ -225,22 +219,21 @@ class Resampler:
         """Segmentations of units. way: number of the segmentation of each unit. New ones are drawn."""
         if len(self._ways) > _MOST_REMEMBERED:
             self._ways.clear()
-        id_hashes = mixed(units.values.astype(np.uint64) * np.uint64(STEP) + turns(units.lengths).astype(np.uint64))
+        id_hashes = mixed(units.values.astype(np.uint64) * np.uint64(STEP) + positions(units.lengths).astype(np.uint64))
         hashes = np.add.reduceat(id_hashes, np.cumsum(units.lengths) - units.lengths)
         seeds = mixed(hashes + seeds_of(way))
         keys = (hashes & ~np.uint64(N_WAY - 1) | way).tolist()
         new = {key: n for n, key in enumerate(keys) if key not in self._ways}
         numbers = np.array(list(new.values()), np.int64)
         new_units = units.picked(numbers).rows()
-        words = list(map(self._words_of, new_units))
-        cut = iter(self._cut(list(itertools.chain.from_iterable(words)), _draws(seeds[numbers], words)).rows())
-        for key, unit, unit_words in zip(new, new_units, words, strict=True):
+        words_of = list(map(self._words_of, new_units))
+        words = list(itertools.chain.from_iterable(words_of))
+        draws = iter(_draws(_draws(seeds[numbers], words_of), words).tolist())
+        for key, unit, unit_words in zip(new, new_units, words_of, strict=True):
+            cut = (self._cut(word, list(itertools.islice(draws, len(word)))) for word in unit_words)
             # A unit without words keeps its ids.
-            parts = list(itertools.islice(cut, len(unit_words))) or [unit]
-            self._ways[key] = np.concatenate(parts).astype(np.int32).tobytes()
-        ways = [self._ways[key] for key in keys]
-        n_byte = np.fromiter(map(len, ways), np.int64, len(ways))
-        return Ragged(np.frombuffer(b"".join(ways), np.int32), n_byte // 4)
+            self._ways[key] = list(itertools.chain.from_iterable(cut)) or unit.tolist()
+        return Ragged.of([self._ways[key] for key in keys])
 
     def _words_of(self, unit: Ids) -> list[str]:
         """The words of a unit, in letters; none if it must stay as it is: a symbol, or too long."""
@@ -252,27 +245,6 @@ class Resampler:
         return [spelled(word, self._letters) for word in words]
 
 
-# Resamplers of the kinds of subwords.
-
-
-def with_dropout(codec: Codec, rate: float) -> Resampler:
-    """BPE in which each merge is dropped with probability `rate`, each time it could be applied."""
-    id_of = {piece: i for i, piece in enumerate(codec.vocab, N_SPECIAL)}
-    # Of equal merges the last one counts, as in the tokenizers library.
-    ranks = {(id_of[a], id_of[b]): (rank, id_of[a + b]) for rank, (a, b) in enumerate(codec.merges)}
-    merges = Merges(ranks, rate)
-
-    def cut(words: Sequence[str], seeds: Numbers) -> Ragged:
-        return merges.cut([[id_of[letter] for letter in word] for word in words], seeds)
-
-    return Resampler(codec, cut)
-
-
-def with_probabilities(codec: Codec, alpha: float) -> Resampler:
-    """Unigram segmentations of words, drawn by their probability to the power of `alpha`."""
-    return Resampler(codec, Unigram(codec, alpha).cut)
-
-
 _N_MEASURED = 1000  # pairs of the sample
 _N_AT_ONCE = 10_000  # pairs
 
@@ -282,10 +254,10 @@ class Resampled:
 
     def __init__(self, corpus: Corpus, subwords: Subwords, batch: BatchConfig, *, seed: int, most: int) -> None:
         """most: bound on the ids of a side; a longer side keeps its length."""
-        is_bpe, self._seed = batch.bpe_dropout > 0, seed
-        make, rate = (with_dropout, batch.bpe_dropout) if is_bpe else (with_probabilities, batch.unigram_alpha)
-        self._src = make(subwords.src, rate)
-        self._trg = self._src if subwords.joint else make(subwords.trg, rate)
+        self._seed = seed
+        make, rate = (dropout_cut, batch.bpe_dropout) if batch.bpe_dropout else (unigram_cut, batch.unigram_alpha)
+        self._src = Resampler(subwords.src, make(subwords.src, rate))
+        self._trg = self._src if subwords.joint else Resampler(subwords.trg, make(subwords.trg, rate))
         sample = corpus.picked(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
         resamplers = self._src, self._trg
         growths = [resampler.growth(rows) for resampler, rows in zip(resamplers, sample, strict=True)]
@@ -323,14 +295,13 @@ class Noise:
     """Changes some pairs, other ones in each epoch."""
 
     def __init__(
-        self, config: NoiseConfig, subwords: Subwords, corpora: Sequence[tuple[str, str, int]], *, seed: int, most: int
+        self, config: NoiseConfig, subwords: Subwords, langs: tuple[str, str], *, seed: int, most: int
     ) -> None:
-        """corpora: languages of both sides, and number of pairs. most: subwords of a side; no change may exceed it."""
+        """langs: of source and target, for capitals. most: subwords of a side; no change may exceed it."""
         self._subwords, self._seed, self._most = subwords, seed, most
         shares = config.shares()
         self._kinds, self._cumulative_shares = list(shares), np.cumsum(list(shares.values()))
-        self._ends_of_corpora = np.cumsum([size for *_, size in corpora])
-        self._dotted = [[language_of(lang).primary in _TURKIC for lang in langs] for *langs, _ in corpora]
+        self._dotted = [language_of(lang).primary in _TURKIC for lang in langs]
 
     def __call__(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Change pairs for an epoch. src, trg: their ids. rows: their numbers."""
@@ -341,28 +312,25 @@ class Noise:
         if not len(changed):
             return src, trg
         src_rows, trg_rows = src.rows(), trg.rows()
-        corpus = np.searchsorted(self._ends_of_corpora, rows, side="right")
         for n, pair_chance in zip(changed.tolist(), mixed(chance[changed]), strict=True):
-            pair = self._changed(self._kinds[kind[n]], corpus[n], src_rows[n], trg_rows[n], pair_chance)
-            src_rows[n], trg_rows[n] = pair
+            src_rows[n], trg_rows[n] = self._changed(self._kinds[kind[n]], src_rows[n], trg_rows[n], pair_chance)
         return Ragged.of(src_rows, src.values.dtype), Ragged.of(trg_rows, trg.values.dtype)
 
-    def _changed(self, kind: str, corpus: int, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
+    def _changed(self, kind: str, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
         """The ids of both sides of a pair with one kind of noise; the given ids if the change is not possible."""
         pair = (self._subwords.src, src_ids), (self._subwords.trg, trg_ids)
-        dotted = self._dotted[corpus]
         for codec, ids in pair:
             first = codec.n_text - len(codec.symbols) - len(codec.placeholders)
             if ((ids >= first) & (ids < codec.n_text)).any():  # a symbol or placeholder must not change
                 return src_ids, trg_ids
         src, trg = texts = [codec.decode(ids.tolist()) for codec, ids in pair]
         if kind == "upper":
-            src = in_capitals(src, dotted=dotted[0])
-            trg = in_capitals(trg, dotted=dotted[1]) if src != texts[0] else trg
+            src = in_capitals(src, dotted=self._dotted[0])
+            trg = in_capitals(trg, dotted=self._dotted[1]) if src != texts[0] else trg
         elif kind == "title":
-            src = _WORD.sub(lambda word: in_capitals(word[0][0], dotted=dotted[0]) + word[0][1:], src)
+            src = _WORD.sub(lambda word: in_capitals(word[0][0], dotted=self._dotted[0]) + word[0][1:], src)
         elif kind == "lower":
-            src = (src.replace("İ", "i").replace("I", "ı") if dotted[0] else src).lower()
+            src = (src.replace("İ", "i").replace("I", "ı") if self._dotted[0] else src).lower()
         elif kind == "no_end":
             src, trg = (_END.sub("", text) or text for text in texts)
         else:

@@ -38,17 +38,13 @@ class _Strict(BaseModel):
 class PieceTable(_Strict):
     """The pieces of a vocabulary in the order of their ids, in letters, and the further data of its kind.
 
-    merges: of BPE. scores: of unigram, and of SentencePiece, None for a piece that only stands for a byte.
-    Of SentencePiece only: model, its algorithm; squeeze, whether it removes spaces at the ends and merges several into
-    one; charsmap, its rules of normalisation.
+    merges: of BPE. scores: of unigram. model: of SentencePiece, its model file in base64.
     """
 
     vocab: list[str]
     merges: list[tuple[str, str]] = []
-    scores: list[float | None] = []
-    model: Literal["bpe", "unigram"] = "bpe"
-    squeeze: bool = False
-    charsmap: str = ""
+    scores: list[float] = []
+    model: str = ""
 
 
 class Kind:
@@ -159,7 +155,7 @@ class Unigram(Kind):
         words = within(words, letters)
         pieces, _ = merges_of(words, letters, n_piece * _SEED_PIECES, LONGEST_PIECE)
         vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
-        return PieceTable(vocab=vocab, scores=[*scores])
+        return PieceTable(vocab=vocab, scores=scores)
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add pieces after the old ones, whose scores stay: so do their likeliest segmentations of words."""
@@ -174,63 +170,62 @@ class Unigram(Kind):
 
     def complaints(self, pieces: PieceTable) -> Iterator[str]:
         """Yield a complaint if a piece has no log-probability."""
-        if len(pieces.scores) != len(pieces.vocab) or any(score is None or score > 0 for score in pieces.scores):
+        if len(pieces.scores) != len(pieces.vocab) or any(score > 0 for score in pieces.scores):
             yield "there is not one score for each piece, the logarithm of a probability"
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
         """Return the unigram model of the tokenizers library."""
         # The library merges successive unknown pieces, so the unknown piece is the byte FF, which no text has.
         unknown = vocab.index(_UNUSED_BYTE) if _UNUSED_BYTE in vocab else None
-        scored = [(piece, score or 0.0) for piece, score in zip(vocab, pieces.scores, strict=True)]
-        return models.Unigram(scored, unk_id=unknown, byte_fallback=True)
+        return models.Unigram(list(zip(vocab, pieces.scores, strict=True)), unk_id=unknown, byte_fallback=True)
 
 
-# Encoding with the package sentencepiece, with pieces and normalisation rules from a `PieceTable`.
+# Encoding with the package sentencepiece, which reads its own model file.
 SPACE = "▁"  # U+2581, written for a space by sentencepiece; in a text it counts as a space
 _TEXT = re.compile("[^\ud800-\udfff]+")  # sentencepiece does not know placeholders
 
 
-def texts_of_rules(charsmap: bytes) -> bytes:
-    """Return the output texts of normalisation rules, each ended by a zero byte. Raises ValueError for damaged rules.
-
-    They follow a double-array trie of keys, in units of four bytes. The length of the trie is in the first four bytes.
-    """
-    n_trie = int.from_bytes(charsmap[:4], "little")
-    if charsmap and (not n_trie or n_trie % 4 or len(charsmap) <= 4 + n_trie or charsmap[-1]):
-        raise ValueError("the rules of normalisation are damaged")
-    return charsmap[4 + n_trie :]
-
-
 class Speller:
-    """Encoder with the pieces of a sentencepiece model. Raises MachineError if the package is missing."""
+    """Encoder with a model of SentencePiece. Lines are cut at symbols, which it does not know, after normalisation.
 
-    def __init__(self, pieces: PieceTable) -> None:
+    vocab: the pieces in letters: all bytes, then the others, without control symbols.
+    squeeze: whether the model removes spaces at the ends of a line and merges several into one.
+    """
+
+    def __init__(self, model_file: str) -> None:
+        """model_file: the bytes of the file in base64.
+
+        Raises ValueError if they are no such model or it cannot be used, and MachineError if the package is missing.
+        """
         require("sentencepiece", "a vocabulary of subwords.kind: sentencepiece")
         from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
 
-        id_of_byte = {BYTE_LETTERS[piece]: i for i, piece in enumerate(pieces.vocab) if piece in BYTE_LETTERS}
         protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
-        model, types = protobuf.ModelProto(), protobuf.ModelProto.SentencePiece
-        model.pieces.add(piece="<unk>", score=0.0, type=types.UNKNOWN)
-        self._our_id = [-1]  # by sentencepiece's id; <unk> never occurs, since each byte has a piece
-        for i, (piece, score) in enumerate(zip(pieces.vocab, pieces.scores, strict=True)):
-            if score is not None:
-                model.pieces.add(piece=piece.replace(" ", SPACE), score=score, type=types.NORMAL)
-                self._our_id.append(i)
-        for byte in range(256):  # sentencepiece requires all; those that are also normal pieces never occur
-            model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=types.BYTE)
-            self._our_id.append(id_of_byte[byte])
-        model.trainer_spec.model_type = protobuf.TrainerSpec.ModelType.Value(pieces.model.upper())
-        model.trainer_spec.byte_fallback = True
-        rules = model.normalizer_spec  # no rules for the encoder: its text is already normalised
-        rules.name, rules.add_dummy_prefix, rules.remove_extra_whitespaces = "identity", False, False
+        content = base64.b64decode(model_file, validate=True)
         try:
-            self._encoder: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
-            rules.precompiled_charsmap, rules.escape_whitespaces = base64.b64decode(pieces.charsmap), False
-            self._normalizer: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
-        except RuntimeError as error:
-            raise DataError(f"these pieces are no model of SentencePiece: {error}") from None
-        self._squeeze = pieces.squeeze
+            SentencePieceProcessor().LoadFromSerializedProto(content)
+        except RuntimeError:
+            raise ValueError("not a model of SentencePiece, or damaged: expected what spm_train writes") from None
+        given = protobuf.ModelProto.FromString(content)
+        normal = [piece.piece.replace(SPACE, " ") for piece in given.pieces if piece.type == piece.NORMAL]
+        if obstacles := [name for name, is_present in _obstacles(given, normal).items() if is_present]:
+            raise ValueError(
+                f"its segmentation cannot be reproduced exactly: {'; '.join(obstacles)}. Train it again with other "
+                "options of SentencePiece (--byte_fallback=true), or learn subwords here"
+            )
+        self.vocab = list(dict.fromkeys([*BYTE_LETTERS, *normal]))
+        id_of = {piece.replace(" ", SPACE): i for i, piece in enumerate(self.vocab)}
+        id_of |= {f"<0x{byte:02X}>": byte for byte in range(256)}
+        # By the id of SentencePiece. Control symbols and <unk> never occur.
+        self._our_id = [id_of.get(piece.piece, -1) for piece in given.pieces]
+        self.squeeze: bool = given.normalizer_spec.remove_extra_whitespaces
+        self._normalizer: Any = SentencePieceNormalizer(
+            model_proto=content, add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
+        )
+        # For normalised text: without rules, and without the tests of itself that a model may contain.
+        encoder = protobuf.ModelProto(pieces=given.pieces, trainer_spec=given.trainer_spec)
+        encoder.normalizer_spec.add_dummy_prefix = encoder.normalizer_spec.remove_extra_whitespaces = False
+        self._encoder: Any = SentencePieceProcessor(model_proto=encoder.SerializeToString())
 
     def normalised(self, text: str) -> str:
         """Apply the normalisation rules, which keep spaces."""
@@ -239,7 +234,7 @@ class Speller:
     def line(self, text: str) -> str:
         """Return a line ready to encode: normalised, with a space before it; "" if nothing is left."""
         normal = self.normalised(text)
-        if not self._squeeze:
+        if not self.squeeze:
             return f" {normal}".replace(SPACE, " ") if text else ""
         normal = re.sub(" {2,}", " ", normal).lstrip(" ")
         return f" {normal}".replace(SPACE, " ").rstrip(" ")
@@ -249,19 +244,43 @@ class Speller:
         return [self._our_id[i] for i in self._encoder.encode(text)]
 
 
-class OfSentencePiece(Kind):
-    """The pieces of a model file of SentencePiece. That package segments lines; nothing is learnt here."""
+def _obstacles(model: Any, normal: Sequence[str]) -> dict[str, object]:
+    """Properties that a model of SentencePiece must not have, with a true value if it has them. normal: its pieces."""
+    trainer, rules = model.trainer_spec, model.normalizer_spec
+    user_defined = [repr(piece.piece) for piece in model.pieces if piece.type == piece.USER_DEFINED]
+    charsmap = rules.precompiled_charsmap  # length of a trie in four bytes, the trie, and the texts that rules produce
+    texts_of_rules = charsmap[4 + int.from_bytes(charsmap[:4], "little") :]
+    return {
+        "a model_type other than bpe and unigram": trainer.model_type not in (trainer.BPE, trainer.UNIGRAM),
+        "no byte_fallback, so that some characters are unknown": not trainer.byte_fallback,
+        f"user_defined_symbols {', '.join(user_defined)[:100]}": user_defined,
+        "pieces marked as unused": any(piece.type == piece.UNUSED for piece in model.pieces),
+        "treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
+        "add_dummy_prefix=false": not rules.add_dummy_prefix,
+        "escape_whitespaces=false": not rules.escape_whitespaces,
+        "rules of denormalisation": model.denormalizer_spec.precompiled_charsmap,
+        "a rule of normalisation that makes several spaces": b"  " in texts_of_rules,
+        "pieces that contain a space inside (split_by_whitespace=false)": any(
+            " " in piece.lstrip(" ") for piece in normal
+        ),
+        f"pieces of over {LONGEST_PIECE} bytes": any(len(piece.encode("utf-8")) > LONGEST_PIECE for piece in normal),
+        "pieces in private characters": not all(is_piece(name_of(piece)) for piece in normal),
+        "no piece for a space alone": " " not in normal,
+    }
 
-    stored, fields = "sentencepiece", ("scores", "model", "squeeze", "charsmap")
+
+class OfSentencePiece(Kind):
+    """The pieces of a model file of SentencePiece. That package segments lines with it; nothing is learnt here."""
+
+    stored, fields = "sentencepiece", ("model",)
 
     def complaints(self, pieces: PieceTable) -> Iterator[str]:
-        """Yield complaints about the scores and the rules of normalisation."""
-        if len(pieces.scores) != len(pieces.vocab):
-            yield "there is not one score for each piece"
+        """Yield a complaint about a model that cannot be used, or has other pieces."""
         try:
-            texts_of_rules(base64.b64decode(pieces.charsmap, validate=True))
-        except ValueError:
-            yield "the rules of normalisation are damaged"
+            if Speller(pieces.model).vocab != pieces.vocab:
+                yield "the pieces are not those of the model"
+        except ValueError as error:
+            yield str(error)
 
 
 KINDS: dict[str, Kind] = {

@@ -49,7 +49,7 @@ class Codec:
         self.protects = (*kinds_of(settings.placeholders), *settings.patterns)
         self.table, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
         # Segments lines if the pieces are those of SentencePiece.
-        self.speller = Speller(pieces) if self.kind == "sentencepiece" else None
+        self.speller = Speller(pieces.model) if pieces.model else None
         self.vocab = [*pieces.vocab, *settings.extra_texts]
         self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
         self._tokenizer.pre_tokenizer = in_words()
@@ -135,7 +135,8 @@ class Codec:
         pieces = self.raw(ids, items)
         raw = b"".join(pieces if self.speller else _replace_invalid(pieces))
         # If several spaces become one, those before a text are all removed.
-        return (raw.lstrip(b" ") if self.table.squeeze else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
+        is_squeezed = self.speller and self.speller.squeeze
+        return (raw.lstrip(b" ") if is_squeezed else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
 
     def raw(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> list[bytes]:
         """The bytes of each id; control symbols and the padding of the vocabulary have none.

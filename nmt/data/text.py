@@ -1,6 +1,5 @@
-"""Lines as numpy arrays: code points, lengths, normal forms, hashes, and words that look alike in other languages.
-
-The character statistics of the report are made here, some thousand lines at a time. No text is stored.
+"""Properties of lines: hashes of normal forms and of words that look alike in other languages (numpy arrays), white
+space, traces of the Moses scripts, and style. Also the names of the parts of a corpus.
 """
 
 import functools
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import STEP, Ints, mixed, seeds_of, turns
+from nmt.data.arrays import STEP, Ints, mixed, positions, seeds_of
 
 Hashes = NDArray[np.uint64]
 
@@ -90,7 +89,7 @@ class Block:
         kind = self._kind
         starts = np.concatenate(([0], np.flatnonzero(kind[1:] != kind[:-1]) + 1))
         lengths = np.diff(starts, append=len(kind))
-        total = np.add.reduceat(self._folded * _POWERS[np.minimum(turns(lengths), len(_POWERS) - 1)], starts)
+        total = np.add.reduceat(self._folded * _POWERS[np.minimum(positions(lengths), len(_POWERS) - 1)], starts)
         run_kind = kind[starts]
         is_word = (run_kind == _DIGIT) | ((lengths >= _SHORTEST_WORD) & (run_kind >= _LETTER))
         hashed = ((total[is_word] * _ODD) >> np.uint64(48)).astype(np.uint16)
@@ -155,7 +154,7 @@ def _hashes(codes: NDArray[np.uint32]) -> Hashes:
     """
     n_of = np.diff(np.flatnonzero(codes == _LINE_FEED), prepend=-1)
     # Mixing makes the terms of equal characters at different places unrelated.
-    return np.add.reduceat(mixed(codes.astype(np.uint64) + seeds_of(turns(n_of))), np.cumsum(n_of) - n_of)
+    return np.add.reduceat(mixed(codes.astype(np.uint64) + seeds_of(positions(n_of))), np.cumsum(n_of) - n_of)
 
 
 # White space and invisible characters.
@@ -209,6 +208,7 @@ _ELIDING = ("fr", "it", "ca")
 # Spaces before punctuation and after opening brackets. French itself has a space before its high marks.
 _SPACE_APART, _SPACE_APART_IN_FRENCH = (re.compile(rf" (?=[.,)\]{high}])|(?<=[(\[]) ") for high in (";:!?", ""))
 _QUOTED = re.compile(r'" ([^"]*?) "')
+_FEWEST_ENDS = 10  # lines with a final full stop, to tell if it is set apart
 
 
 class Dress(NamedTuple):
@@ -235,9 +235,6 @@ class Dress(NamedTuple):
         many = min(self.ends, other.ends) >= _FEWEST_ENDS
         apart = many and self.is_apart != other.is_apart and min(self.apart / self.ends, other.apart / other.ends) < 0.1
         return escaped or apart
-
-
-_FEWEST_ENDS = 10
 
 
 def dress_of(lines: Iterable[str]) -> Dress:

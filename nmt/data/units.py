@@ -8,7 +8,6 @@ with other white space, with several spaces in a row or with invisible character
 import itertools
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +54,7 @@ class Units:
 
     def bags(self) -> Hashes:
         """A hash of each line, as `Block.bags` computes it."""
-        return self._sums(self._block.bags())
+        return np.add.reduceat(self._block.bags()[self.at], self.first)
 
     def words(self) -> Words:
         """Words that may be spelled alike in other languages, as `Block.words` finds them in lines."""
@@ -73,7 +72,3 @@ class Units:
     @cached_property
     def _block(self) -> Block:
         return Block(self.units)
-
-    def _sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Sum the values of units over each line."""
-        return np.add.reduceat(values[self.at], self.first)

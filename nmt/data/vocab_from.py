@@ -7,12 +7,12 @@ import base64
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from nmt.data.letters import BYTE_LETTERS, is_piece, learnable
+from nmt.data.letters import learnable
 from nmt.data.manifest import read_manifest
 from nmt.data.placeholders import names_of
-from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
+from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
 from nmt.data.subwords import Subwords
 from nmt.errors import DataError
 from nmt.extras import require
@@ -20,75 +20,20 @@ from nmt.files import refuse_links_out, sha256_of
 from nmt.recipe.data_options import SENTENCEPIECE_ENDINGS, SubwordsConfig, patterns_of
 from nmt.recipe.places import SUBWORDS, Origin, is_of_run, is_prepared, read_run_data
 
-_MODELS: dict[int, Literal["bpe", "unigram"]] = {1: "unigram", 2: "bpe"}
-
 
 def _pieces_of_model(path: Path) -> PieceTable:
-    """The pieces of a model file of SentencePiece, in their order.
+    """The pieces of a model file of SentencePiece.
 
-    Left out are control symbols, and byte pieces of bytes that have another piece. Raises DataError if the file is no
-    such model or cannot be expressed, and MachineError if the package is missing.
+    Raises DataError if the file is no such model or cannot be used, and MachineError if the package is missing.
     """
     require("sentencepiece", f"{path}, a model of SentencePiece")
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
-
-    protobuf: Any = sentencepiece_model_pb2  # its classes are created on import, unknown to a type checker
     try:
-        model = protobuf.ModelProto.FromString(path.read_bytes())
-        rules = model.normalizer_spec
-        rule_texts = texts_of_rules(rules.precompiled_charsmap)
+        model = base64.b64encode(path.read_bytes()).decode("ascii")
+        return PieceTable(vocab=Speller(model).vocab, model=model)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except ValueError as error:
         raise DataError(f"{path}: {error}.") from None
-    except DecodeError:
-        model = protobuf.ModelProto()
-    if not model.pieces:
-        raise DataError(f"{path}: not a model of SentencePiece, or damaged. Expected what spm_train writes.")
-    kind, types = model.trainer_spec.model_type, protobuf.ModelProto.SentencePiece
-    n_of = Counter(piece.type for piece in model.pieces)
-    normal = [piece.piece for piece in model.pieces if piece.type == types.NORMAL]
-    inside = [piece for piece in normal if SPACE in piece.lstrip(SPACE) or " " in piece]  # a space that is not first
-    n_byte = max((len(piece.replace(SPACE, " ").encode("utf-8")) for piece in normal), default=0)  # of the longest
-    user_defined = [repr(piece.piece) for piece in model.pieces if piece.type == types.USER_DEFINED]
-    obstacles = {
-        "a model_type other than bpe and unigram": kind not in _MODELS,
-        "no byte_fallback, so that some characters are unknown": n_of[types.BYTE] != 256,
-        f"user_defined_symbols {', '.join(user_defined)[:100]}": user_defined,
-        "pieces marked as unused": n_of[types.UNUSED],
-        "treat_whitespace_as_suffix": model.trainer_spec.treat_whitespace_as_suffix,
-        "add_dummy_prefix=false": not rules.add_dummy_prefix,
-        "escape_whitespaces=false": not rules.escape_whitespaces,
-        "rules of denormalisation": model.denormalizer_spec.precompiled_charsmap,
-        "a rule of normalisation that makes several spaces": b"  " in rule_texts,
-        "pieces that contain a space inside (split_by_whitespace=false)": inside,
-        f"pieces of over {LONGEST_PIECE} bytes": n_byte > LONGEST_PIECE,
-        "pieces that occur twice, or are empty": len({*normal, ""}) <= len(normal),
-        "pieces in private characters": not all(map(is_piece, filter(None, normal))),
-        "no piece for a space alone": SPACE not in normal,
-        "scores above 0": kind == 1 and any(piece.score > 0 for piece in model.pieces),
-    }
-    if names := [name for name, is_present in obstacles.items() if is_present]:
-        raise DataError(
-            f"{path}: its segmentation cannot be reproduced exactly: {'; '.join(names)}. Train it again with other "
-            "options of SentencePiece (--byte_fallback=true), or learn subwords here."
-        )
-    score_of, byte_letters = dict[str, float | None](), [*BYTE_LETTERS]
-    for piece in model.pieces:
-        if piece.type == types.NORMAL:
-            score_of[piece.piece.replace(SPACE, " ")] = piece.score
-        elif piece.type == types.BYTE:
-            byte = int(piece.piece[3:5], 16)
-            if byte >= 0x80 or chr(byte).replace(" ", SPACE) not in normal:
-                score_of[byte_letters[byte]] = None
-    return PieceTable(
-        vocab=list(score_of),
-        scores=list(score_of.values()),
-        model=_MODELS[kind],
-        squeeze=rules.remove_extra_whitespaces,
-        charsmap=base64.b64encode(rules.precompiled_charsmap).decode("ascii"),
-    )
 
 
 def find_subwords(*names: str, origin: Origin | None = None) -> list[Path]:

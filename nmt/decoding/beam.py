@@ -340,7 +340,7 @@ def sample(
     """Draw n translations of each sentence. A larger n gives the same ones first.
 
     seeds: B lists of integers. narrow: `narrowed` with its options. rules: required phrases are not supported. Other
-    arguments: see `beam.search`. A hypothesis has the log-probability under the model, not under the narrowed one.
+    arguments: see `search`. A hypothesis has the log-probability under the model, not under the narrowed one.
     """
     device = src_seq.device
     # Random numbers in [0, 1). They depend only on the seed of a sentence and the number of a sample.

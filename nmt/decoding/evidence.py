@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, TypeVar
 
 from nmt.data.subwords import EOS, Codec, Subwords
@@ -68,7 +68,7 @@ class Evidence:
         all_forced = attempt("", {}, lambda: self.translator.forced(translations))
 
         @cache
-        def forced_of(n: int) -> list[Scored]:
+        def forced_of(n: int) -> Scored:
             # If one line made it fail for all, decode each line by itself.
             return self.translator.forced(translations[n : n + 1])[0] if all_forced is None else all_forced[n]
 
@@ -83,38 +83,34 @@ class Evidence:
             was_read = bool(scored.token_log_probs)
             best = [Hypothesis(scored.trg_ids, scored.log_prob, scored.log_prob, True)] * was_read
             translation = Translation(text, [text], best, scored.src_ids, items=scored.items)
-            parts = [scored] * was_read
-            fields, lost = self._fields_of(request, translation, parts.copy) if self.fields else ({}, {})
+            forced = repeat(scored).__next__
+            fields, lost = self._fields_of(request, translation, forced) if self.fields else ({}, {})
             results.append((scored, fields, lost))
         return results
 
     def _fields_of(
-        self, request: Request, translation: Translation, forced: Callable[[], Sequence[Scored]]
+        self, request: Request, translation: Translation, forced: Callable[[], Scored]
     ) -> tuple[Fields, Lost]:
         """Return the fields of a line, None if they could not be computed, and the errors of those. forced: computes
-        the results of `Translator.forced`."""
+        the result of `Translator.forced`."""
         subwords, was_read = self.translator.subwords, bool(translation.hypotheses)
 
         def tokens(codec: Codec, ids: list[int]) -> list[str]:
             return codec.pieces([*ids, EOS]) if was_read else []
 
-        def alignment() -> list[int | None]:
-            parts = forced()
-            return joined_alignment([part.alignment for part in parts], [len(part.src_ids) for part in parts])
-
         def words() -> str:
             sides = words_of_line(translation, subwords, aligns_characters(self.recipe, request.trg_lang))
-            return word_alignment(alignment(), *sides) if was_read else ""
+            return word_alignment(forced().alignment, *sides) if was_read else ""
 
         functions: dict[str, Callable[[], Any]] = {
             "tokens": lambda: tokens(subwords.trg, translation.trg_ids),
-            "token_log_probs": lambda: [value for part in forced() for value in part.token_log_probs],
+            "token_log_probs": lambda: forced().token_log_probs,
             "source_tokens": lambda: tokens(subwords.src, translation.src_ids),
         }
         if subwords.src.placeholders:
             functions["items"] = lambda: [dict(part.items) for part in translation.parts or [translation]]
         if self.translator.model.attends:
-            functions |= {"alignment": lambda: [*alignment(), None] if was_read else [], "word_alignment": words}
+            functions |= {"alignment": lambda: [*forced().alignment, None] if was_read else [], "word_alignment": words}
         lost = Lost()
         return {name: attempt(name, lost, compute) for name, compute in functions.items()}, lost
 
@@ -146,19 +142,6 @@ def words_of_line(
             words += shifted if n == searched[0] else [[], *shifted]  # EOS between pieces has no word
         sides.append(words)
     return sides[0], sides[1]
-
-
-def joined_alignment(pieces: Sequence[Sequence[int | None]], src_len: Sequence[int]) -> list[int | None]:
-    """Join the alignments of the pieces of a line. Both sides of the line have an EOS between two pieces. src_len:
-    source subwords of each piece, without EOS."""
-    alignment: list[int | None] = []
-    start = 0
-    for piece, n_src in zip(pieces, src_len, strict=True):
-        if start:
-            alignment.append(None)
-        alignment += [None if origin is None else start + origin for origin in piece]
-        start += n_src + 1
-    return alignment
 
 
 def aligns_characters(recipe: Recipe, trg_lang: str | None = None) -> tuple[bool, bool]:

@@ -1,4 +1,4 @@
-"""Quality flags of translations without a reference: small tests of source and output, each a pure function.
+"""Quality flags of translations without a reference, by small tests of source and output; and retries of flagged lines.
 
 A flag is a reason for doubt, not a verdict: good translations may contain repetitions, too.
 """
@@ -19,8 +19,7 @@ from nmt.decoding.request import Request, is_blank
 from nmt.decoding.translator import Translation, Translator
 from nmt.recipe.decode_options import DecodeConfig
 
-# Numbers of a text by their values.
-# ASCII equivalents of marks within numbers: full-width and Arabic ones, and no-break spaces.
+# Numbers of a text by their values. ASCII equivalents of marks within numbers: full-width, Arabic, no-break spaces.
 _MARKS = str.maketrans("．，：／٫٬’\u00a0\u202f\u2009", ".,:/.,'   ")
 _NUMBER = re.compile(r"\d+(?:[.,':/]\d+|(?: \d{3})+(?!\d))*")
 _THOUSANDS = re.compile(r"\d{1,3}(?P<mark>[.,' ])\d{2,3}(?:(?P=mark)\d{2,3})*(?<=\d{3})")

@@ -34,7 +34,7 @@ from nmt.recipe.decode_options import DecodeConfig
 
 # (trg_lang, tags) of a request -> the tags to put before its source. Raises RecipeError.
 TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
-Row = tuple[list[int], Request]  # ids of a source, without EOS, and its request
+Encoded = tuple[list[int], Request]  # ids of a source, without EOS, and its request
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 _TOO_LONG = "too long ({:,} characters): only its first {:,} subwords were read; split it into sentences"
 
@@ -96,9 +96,18 @@ class Scored:
         return math.fsum(self.token_log_probs)
 
 
-def searched_parts(translation: Translation) -> list[Translation]:
-    """List the parts that the model searched for, each at once: the line or its pieces, without blank ones."""
-    return [part for part in translation.parts or [translation] if part.hypotheses]
+def join_scored(pieces: Sequence[Scored]) -> Scored:
+    """Join the results of the pieces of a line. Both sides of the line have an EOS between two pieces."""
+    log_probs, alignment, start = list[float](), list[int | None](), 0
+    for piece in pieces:
+        if start:
+            alignment.append(None)
+        alignment += [None if origin is None else start + origin for origin in piece.alignment]
+        log_probs += piece.token_log_probs
+        start += len(piece.src_ids) + 1
+    src_ids = long_lines.join_ids([piece.src_ids for piece in pieces])
+    trg_ids = long_lines.join_ids([piece.trg_ids for piece in pieces])
+    return Scored(log_probs, src_ids, trg_ids, alignment=alignment)
 
 
 class Translator:
@@ -166,13 +175,12 @@ class Translator:
             scored[n] = replace(forced, items=dict(requests[n].items), warning=next(warnings, None))
         return scored
 
-    def forced(self, translations: Sequence[Translation]) -> list[list[Scored]]:
-        """Forced decoding of the best translation of each line, with alignments. Returns one result for each of its
-        `searched_parts`."""
-        parts_of_lines = [searched_parts(translation) for translation in translations]
+    def forced(self, translations: Sequence[Translation]) -> list[Scored]:
+        """Forced decoding of the best translation of each line, with alignments. Pieces are joined as in the search."""
+        parts_of_lines = [[part for part in line.parts or [line] if part.hypotheses] for line in translations]
         parts = [part for line_parts in parts_of_lines for part in line_parts]
         results = iter(self._forced([part.src_ids for part in parts], [part.trg_ids for part in parts], align=True))
-        return [list(islice(results, len(line_parts))) for line_parts in parts_of_lines]
+        return [join_scored(list(islice(results, len(line_parts)))) for line_parts in parts_of_lines]
 
     def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Scored]:
         alignments: dict[int, list[int | None]] = {}
@@ -353,7 +361,7 @@ class Translator:
         for batch in length_batches(cost, self.config.max_tokens):
             yield batch, self._search([(ids[n], requests[n]) for n in batch])
 
-    def _search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+    def _search(self, rows: Sequence[Encoded]) -> list[list[Hypothesis]]:
         """Search for the hypotheses of a batch; if the memory of the device is too small, half by half. Raises
         OutOfMemory if one sentence is too much, and RecipeError if phrases are required of samples."""
         with suppress_out_of_memory(), evaluating(self.model):
@@ -367,7 +375,7 @@ class Translator:
         half = len(rows) // 2
         return self._search(rows[:half]) + self._search(rows[half:])
 
-    def _search_whole(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+    def _search_whole(self, rows: Sequence[Encoded]) -> list[list[Hypothesis]]:
         config, settings, subwords, device = self.config, self._settings, self.subwords, self.model.device
         ids = [ids for ids, _ in rows]
         requests = [request.in_placeholders(subwords.src.protects) for _, request in rows]

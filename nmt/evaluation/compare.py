@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmt.evaluation.metrics import METRICS, N_BOOTSTRAP, Comet, PValues, Score, Texts, score, sentence_chrf, words_of
+from nmt.evaluation.metrics import METRICS, N_BOOTSTRAP, PValues, Score, Texts, score, sentence_chrf, words_of
 from nmt.files import script_page
 
 TIE = 1e-6  # two sentences whose chrF2 differs by less are equally good
@@ -25,10 +25,11 @@ DISAGREEMENTS = (SAME, STYLE, ORDER, LENGTH, WORDS)
 
 
 class System(NamedTuple):
-    """A system and its translations, line by line. flags: names of the quality flags of each line, given sources."""
+    """A system and its translations. texts: of all systems with the same references, sources and language. flags: names
+    of the quality flags of each line, given sources."""
 
     name: str
-    hypotheses: Sequence[str]
+    texts: Texts
     flags: Sequence[Sequence[str]] = ()
 
 
@@ -43,32 +44,23 @@ class Result(NamedTuple):
 
 
 def compare(
-    systems: Sequence[System],
-    references: Sequence[Sequence[str]],
-    *,
-    metrics: Sequence[str],
-    sources: Sequence[str] = (),
-    trg_lang: str = "",
-    comet: Comet | None = None,
-    on_progress: Callable[[int], object] = lambda _: None,
+    systems: Sequence[System], metrics: Sequence[str], on_progress: Callable[[int], object] = lambda _: None
 ) -> list[Result]:
     """Score systems and test the differences of each from the first.
 
-    references: the lines of each reference. metrics: names of METRICS. comet: the model of that metric. on_progress:
-    called with 1 for each metric of each system. Raises DataError for a system of another number of lines than the
-    references.
+    metrics: names of METRICS. on_progress: called with 1 for each metric of each system. Raises DataError for a system
+    of another number of lines than its references.
     """
     results: list[Result] = []
     for system in systems:
-        texts = Texts(system.hypotheses, references, sources, trg_lang, comet)
         first = results[0] if results else None
         scores, p_values = dict[str, Score](), dict[str, PValues]()
         for name in metrics:
-            scores |= score(texts, [name], intervals=True)
+            scores |= score(system.texts, [name], intervals=True)
             if first and (values := scores[name].p_values(first.scores[name])):
                 p_values[name] = values
             on_progress(1)
-        sentences = sentence_chrf(texts)
+        sentences = sentence_chrf(system.texts)
         wins = wins_of(sentences, first.sentences) if first else {}
         results.append(Result(system, scores, sentences, p_values, wins))
     return results
@@ -94,15 +86,17 @@ def _group_names(starts: Sequence[int]) -> list[str]:
     return [*closed, f"{starts[-1]} or more"]
 
 
-def by_length(systems: Sequence[System], references: Sequence[Sequence[str]], trg_lang: str) -> list[Group]:
+def by_length(systems: Sequence[System]) -> list[Group]:
     """Return the corpus chrF2 of the sentences of each length, in words of the first reference."""
     rows: list[list[int]] = [[] for _ in LENGTHS]
-    for number, words in enumerate(words_of(references[0], trg_lang)):
+    texts = systems[0].texts
+    for number, words in enumerate(words_of(texts.references[0], texts.trg_lang)):
         rows[bisect_right(LENGTHS, len(words)) - 1].append(number)
 
     def value(system: System, numbers: list[int]) -> float:
-        hypotheses, *selected = ([lines[number] for number in numbers] for lines in (system.hypotheses, *references))
-        return score(Texts(hypotheses, selected, trg_lang=trg_lang), ["chrf"])["chrf"].value
+        columns = (system.texts.hypotheses, *system.texts.references)
+        hypotheses, *references = ([lines[number] for number in numbers] for lines in columns)
+        return score(Texts(hypotheses, references), ["chrf"])["chrf"].value
 
     groups = zip(_group_names(LENGTHS), rows, strict=True)
     return [
@@ -110,20 +104,21 @@ def by_length(systems: Sequence[System], references: Sequence[Sequence[str]], tr
     ]
 
 
-def by_frequency(systems: Sequence[System], references: Sequence[Sequence[str]], trg_lang: str) -> list[Group]:
+def by_frequency(systems: Sequence[System]) -> list[Group]:
     """Return the F1, in percent, of words by their frequency in the first reference.
 
     A word of a hypothesis is right as often as its reference has it. A word without an occurrence in any reference
     belongs to no group, so precision counts only wrong words of the same group.
     """
-    ref_words = words_of(references[0], trg_lang)
+    texts = systems[0].texts
+    ref_words = words_of(texts.references[0], texts.trg_lang)
     ref_counts, times = [Counter(words) for words in ref_words], Counter(chain.from_iterable(ref_words))
     group = {word: bisect_right(FREQUENCIES, n) - 1 for word, n in times.items()}
     n_ref_word = Counter(group[word] for words in ref_words for word in words)
     columns = []
     for system in systems:
         n_right, n_written = Counter[int](), Counter[int]()
-        for words, ref_count in zip(words_of(system.hypotheses, trg_lang), ref_counts, strict=True):
+        for words, ref_count in zip(words_of(system.texts.hypotheses, texts.trg_lang), ref_counts, strict=True):
             for word, n in Counter(words).items():
                 if word in group:
                     n_written[group[word]] += n
@@ -146,9 +141,9 @@ def disagreement(words: Sequence[str], first: Sequence[str]) -> str:
     return LENGTH if longer > _LENGTH_RATIO * shorter else WORDS
 
 
-def disagreements(results: Sequence[Result], trg_lang: str) -> list[list[str]]:
+def disagreements(systems: Sequence[System]) -> list[list[str]]:
     """Return, for each system after the first, the kind of disagreement of each sentence."""
-    first, *others = (words_of(result.system.hypotheses, trg_lang) for result in results)
+    first, *others = (words_of(system.texts.hypotheses, system.texts.trg_lang) for system in systems)
     return [[disagreement(*pair) for pair in zip(other, first, strict=True)] for other in others]
 
 
@@ -164,7 +159,7 @@ def by_disagreement(results: Sequence[Result], kinds: Sequence[Sequence[str]]) -
     return tables
 
 
-def as_json(results: Sequence[Result], trg_lang: str) -> dict[str, Any]:
+def as_json(results: Sequence[Result]) -> dict[str, Any]:
     """Return the scores as values of JSON, unrounded."""
     systems = []
     for result in results:
@@ -175,25 +170,24 @@ def as_json(results: Sequence[Result], trg_lang: str) -> dict[str, Any]:
                 p = result.p_values[name]
                 scores[name] |= {"p_bootstrap": p.bootstrap, "p_randomisation": p.randomisation}
         systems.append({"name": result.system.name, "scores": scores, "sentences": result.wins or None})
-    return {"lang": trg_lang, "n_line": len(results[0].sentences), "n_bootstrap": N_BOOTSTRAP, "systems": systems}
+    lang, n_line = results[0].system.texts.trg_lang, len(results[0].sentences)
+    return {"lang": lang, "n_line": n_line, "n_bootstrap": N_BOOTSTRAP, "systems": systems}
 
 
-def page(
-    results: Sequence[Result], references: Sequence[Sequence[str]], sources: Sequence[str], trg_lang: str, title: str
-) -> str:
-    """Return the HTML of a page that compares systems. sources: may be empty."""
+def page(results: Sequence[Result], title: str) -> str:
+    """Return the HTML of a page that compares systems."""
     systems = [result.system for result in results]
-    kinds = disagreements(results, trg_lang)
+    kinds = disagreements(systems)
     data = {
-        **as_json(results, trg_lang),
+        **as_json(results),
         "titles": {name: entry.name for name, entry in results[0].scores.items()},
         "higher": {name: METRICS[name].higher_is_better for name in results[0].scores},
-        "lengths": by_length(systems, references, trg_lang),
-        "frequencies": by_frequency(systems, references, trg_lang),
+        "lengths": by_length(systems),
+        "frequencies": by_frequency(systems),
         "disagreements": by_disagreement(results, kinds),
-        "references": list(map(list, references)),
-        "sources": list(sources),
-        "hypotheses": [list(system.hypotheses) for system in systems],
+        "references": list(map(list, systems[0].texts.references)),
+        "sources": list(systems[0].texts.sources),
+        "hypotheses": [list(system.texts.hypotheses) for system in systems],
         "chrf": [[round(value, 2) for value in result.sentences] for result in results],
         "kinds": kinds,
         "flags": [list(map(list, system.flags)) for system in systems],

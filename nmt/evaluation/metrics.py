@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.lines import check_len
+from nmt.data.lines import check_line_counts
 from nmt.data.scripts import letters_of
 from nmt.errors import Unavailable
 from nmt.extras import require
@@ -402,7 +402,7 @@ sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 def _check_counts(texts: Texts) -> None:
     """Raise DataError for lists of different lengths, which sacreBLEU would score without a warning."""
     for lines in texts.references:
-        check_len(len(texts.hypotheses), len(lines), "the reference", "the translation")
+        check_line_counts(len(texts.hypotheses), len(lines), "the reference", "the translation")
 
 
 Matrix = NDArray[np.float64]

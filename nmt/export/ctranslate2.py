@@ -1,6 +1,6 @@
 """Export of a Transformer to CTranslate2. Vocabulary entries are the names of the subwords, so ids stay the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.errors import MachineError
-from nmt.export.parity import N_POSITION, Exported, position_table
+from nmt.export.parity import N_POSITION, position_table
 from nmt.extras import require
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 
-_BATCHES = {"max_batch_size": 4096, "batch_type": "tokens"}
 _ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
 
@@ -75,46 +74,33 @@ def entries(codec: Codec) -> list[str]:
     return [*SPECIAL_TEXT, *subwords, *codec.tags, *unused]
 
 
-class Compared(Exported):
-    """An exported folder, loaded on the CPU for the comparison with the original model."""
-
-    def __init__(self, folder: Path, subwords: Subwords) -> None:
-        self._subwords = subwords
-        self._src, self._trg = entries(subwords.src), entries(subwords.trg)
-        n_thread = torch.get_num_threads()
-        self._translator: Any = _call(library().Translator, str(folder), compute_type="default", intra_threads=n_thread)
-
-    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        results = _call(
-            self._translator.translate_batch,
-            self._sources(lines),
+def translate_and_score(
+    folder: Path, subwords: Subwords, lines: Sequence[str], trg_ids: Sequence[list[int]], most: int
+) -> tuple[list[str], list[list[float]]]:
+    """`parity.Exported`, by an exported folder. Raises MachineError for errors of CTranslate2."""
+    src, trg = entries(subwords.src), entries(subwords.trg)
+    sources = [[src[i] for i in row] for row in subwords.src.encode(lines)]
+    targets = [[trg[i] for i in row] for row in trg_ids]
+    batches = {"max_batch_size": 4096, "batch_type": "tokens"}
+    try:
+        translator = library().Translator(str(folder), compute_type="default", intra_threads=torch.get_num_threads())
+        results = translator.translate_batch(
+            sources,
             beam_size=1,
             min_decoding_length=0,  # a translation may be empty
             max_decoding_length=min(most, N_POSITION - 2),
-            suppress_sequences=[[self._trg[i]] for i in (PAD, BOS, *range(self._subwords.trg.n_text, len(self._trg)))],
+            suppress_sequences=[[trg[i]] for i in (PAD, BOS, *range(subwords.trg.n_text, len(trg)))],
             return_end_token=True,
-            **_BATCHES,
+            **batches,
         )
-        id_of = {entry: i for i, entry in enumerate(self._trg)}
-        ids = [[id_of[entry] for entry in result.hypotheses[0]] for result in results]
-        return [self._subwords.trg.decode(row[:-1] if row[-1:] == [EOS] else row) for row in ids]
-
-    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        targets = [[self._trg[i] for i in row] for row in trg_ids]
-        results = _call(self._translator.score_batch, self._sources(lines), targets, **_BATCHES)
-        return [list(result.log_probs) for result in results]
-
-    def _sources(self, lines: Sequence[str]) -> list[list[str]]:
-        return [[self._src[i] for i in row] for row in self._subwords.src.encode(lines)]
-
-
-def _call(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a method of CTranslate2. Raises MachineError for its errors."""
-    try:
-        return method(*args, **kwargs)
+        scores = translator.score_batch(sources, targets, **batches)
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise MachineError(f"CTranslate2 failed: {reason}.") from None
+    id_of = {entry: i for i, entry in enumerate(trg)}
+    ids = [[id_of[entry] for entry in result.hypotheses[0]] for result in results]
+    texts = [subwords.trg.decode(row[:-1] if row[-1:] == [EOS] else row) for row in ids]
+    return texts, [list(result.log_probs) for result in scores]
 
 
 # Parts of a layer in CTranslate2, and the modules of nmt. Several modules are concatenated to one matrix.

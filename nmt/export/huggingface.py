@@ -24,10 +24,10 @@ from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
-from nmt.export.parity import N_POSITION, Exported, position_table
+from nmt.export.parity import N_POSITION, position_table
 from nmt.extras import require
 from nmt.files import parse_json
-from nmt.models.transformer.Models import Decoder, Encoder, Transformer
+from nmt.models.transformer.Models import Transformer
 from nmt.recipe.options import Recipe
 
 
@@ -149,27 +149,6 @@ def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
     )
 
 
-def _weights(model: Transformer, recipe: Recipe) -> Weights:
-    config = recipe.model
-    projection = model.output_weight
-    if isinstance(model.prj_transform, nn.Linear):
-        projection = projection @ model.prj_transform.weight
-    weights: Weights = {}
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        weights |= _stack(f"model.{side}", stack, pre_norm=config.norm == "pre")
-    # The norm before the projection takes the factor of the logits, and undoes that of a shared matrix.
-    theirs, ours = "model.decoder.layer_norm", "decoder.layer_norm"
-    if config.norm == "post":
-        theirs = f"model.decoder.layers.{config.n_dec_layer - 1}.final_layer_norm"
-        ours = f"decoder.layer_stack.{config.n_dec_layer - 1}.pos_ffn.layer_norm"
-    factor = (1.0 / (_STREAM_SCALE * model.decoder.emb_scale) if _tied(recipe) else 1.0) * model.logit_scale
-    weights |= _scaled(theirs, model.get_submodule(ours), factor, factor)
-    weights["model.shared.weight"] = weights["model.decoder.embed_tokens.weight"]
-    weights["lm_head.weight"] = weights["model.shared.weight"] if _tied(recipe) else projection
-    weights["final_logits_bias"] = projection.new_zeros(1, len(projection))
-    return weights
-
-
 # Modules of a layer: name in transformers, name in nmt, and role for the residual stream.
 _LAYER = {
     "self_attn_layer_norm": ("slf_attn.layer_norm", "norms"),
@@ -181,33 +160,44 @@ _LAYER = {
     "fc1": ("pos_ffn.w_1", "reads"),
     "fc2": ("pos_ffn.w_2", "writes"),
 }
-_CROSS_ATTENTION = {
+_DECODER_LAYER = _LAYER | {
     theirs.replace("self_attn", "encoder_attn"): (ours.replace("slf_attn", "enc_attn"), role)
     for theirs, (ours, role) in _LAYER.items()
     if "self_attn" in theirs
 }
 
 
-def _stack(name: str, stack: Encoder | Decoder, *, pre_norm: bool) -> Weights:
-    """Return the weights of an encoder or decoder, with a residual stream that is larger by _STREAM_SCALE. With norm:
-    post the norms put out the stream, and are scaled, too."""
-    # Factors of weight and bias.
+def _weights(model: Transformer, recipe: Recipe) -> Weights:
+    """Return the weights by their names in transformers, with a residual stream that is larger by _STREAM_SCALE."""
+    config, is_pre, weights = recipe.model, recipe.model.norm == "pre", Weights()
+    # Factors of weight and bias. With norm: post the norms put out the stream, and are scaled, too.
     factors = {"reads": (1.0, 1.0), "norms": (1.0, 1.0), "writes": (_STREAM_SCALE, _STREAM_SCALE)}
-    positions = position_table(stack.position_enc) * _STREAM_SCALE
-    if not pre_norm:
+    if not is_pre:
         factors |= {"reads": (1.0 / _STREAM_SCALE, 1.0), "norms": (_STREAM_SCALE, _STREAM_SCALE)}
-        positions = torch.cat([positions.new_zeros(_N_SKIPPED, positions.size(1)), positions])
-    word_emb = stack.src_word_emb if isinstance(stack, Encoder) else stack.trg_word_emb
-    weights = {
-        f"{name}.embed_tokens.weight": word_emb.weight * (_STREAM_SCALE * stack.emb_scale),
-        f"{name}.embed_positions.weight": positions,
-    }
-    stack_norm = f"{name}.layer_norm" if pre_norm else f"{name}.layernorm_embedding"
-    weights |= _scaled(stack_norm, stack.layer_norm, *factors["norms"])
-    modules = _LAYER | (_CROSS_ATTENTION if isinstance(stack, Decoder) else {})
-    for n, layer in enumerate(stack.layer_stack):
-        for theirs, (ours, role) in modules.items():
-            weights |= _scaled(f"{name}.layers.{n}.{theirs}", layer.get_submodule(ours), *factors[role])
+    for stack, embedding in zip((model.encoder, model.decoder), model.embeddings, strict=True):
+        name, modules = ("model.encoder", _LAYER) if stack is model.encoder else ("model.decoder", _DECODER_LAYER)
+        positions = position_table(stack.position_enc) * _STREAM_SCALE
+        skipped = positions.new_zeros(0 if is_pre else _N_SKIPPED, positions.size(1))
+        weights[f"{name}.embed_positions.weight"] = torch.cat([skipped, positions])
+        weights[f"{name}.embed_tokens.weight"] = embedding.weight * (_STREAM_SCALE * stack.emb_scale)
+        stack_norm = f"{name}.layer_norm" if is_pre else f"{name}.layernorm_embedding"
+        weights |= _scaled(stack_norm, stack.layer_norm, *factors["norms"])
+        for n, layer in enumerate(stack.layer_stack):
+            for theirs, (ours, role) in modules.items():
+                weights |= _scaled(f"{name}.layers.{n}.{theirs}", layer.get_submodule(ours), *factors[role])
+    # The norm before the projection takes the factor of the logits, and undoes that of a shared matrix.
+    theirs, norm = "model.decoder.layer_norm", model.decoder.layer_norm
+    if not is_pre:
+        theirs = f"model.decoder.layers.{config.n_dec_layer - 1}.final_layer_norm"
+        norm = model.decoder.layer_stack[-1].get_submodule("pos_ffn.layer_norm")
+    factor = (1.0 / (_STREAM_SCALE * model.decoder.emb_scale) if _tied(recipe) else 1.0) * model.logit_scale
+    weights |= _scaled(theirs, norm, factor, factor)
+    projection = model.output_weight
+    if isinstance(model.prj_transform, nn.Linear):
+        projection = projection @ model.prj_transform.weight
+    weights["model.shared.weight"] = weights["model.decoder.embed_tokens.weight"]
+    weights["lm_head.weight"] = weights["model.shared.weight"] if _tied(recipe) else projection
+    weights["final_logits_bias"] = projection.new_zeros(1, len(projection))
     return weights
 
 
@@ -218,35 +208,22 @@ def _scaled(name: str, module: nn.Module, weight: float, bias: float) -> Weights
     return {f"{name}.weight": module.weight * weight, f"{name}.bias": new_bias}
 
 
-class Compared(Exported):
-    """An exported folder, loaded by the Auto classes for the comparison with the original model."""
-
-    def __init__(self, folder: Path, tags: Sequence[str] = ()) -> None:
-        transformers, self._tags = library(), "".join(tags)
-        tokenizer, model = transformers.AutoTokenizer, transformers.AutoModelForSeq2SeqLM
-        self._tokenizer: Any = tokenizer.from_pretrained(folder, local_files_only=True)
-        self._model: Any = model.from_pretrained(folder, local_files_only=True).eval()
-
-    @torch.inference_mode()
-    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        outputs: list[str] = []
-        for first in range(0, len(lines), _BATCH_SIZE):
-            inputs = self._encode(lines[first : first + _BATCH_SIZE])
-            ids = self._model.generate(**inputs, num_beams=1, no_repeat_ngram_size=0, max_length=most + 2)
-            outputs += self._tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return outputs
-
-    @torch.inference_mode()
-    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        scores: list[list[float]] = []
-        for first in range(0, len(lines), _BATCH_SIZE):
-            trg = Ragged.of(trg_ids[first : first + _BATCH_SIZE])
-            inputs = self._encode(lines[first : first + _BATCH_SIZE])
-            logits = self._model(**inputs, decoder_input_ids=pad(trg, before=(BOS,))).logits
-            log_probs = gold_log_probs(logits, pad(trg, after=(EOS,))).tolist()
-            scores += [row[: n + 1] for row, n in zip(log_probs, trg.lengths.tolist(), strict=True)]
-        return scores
-
-    def _encode(self, lines: Sequence[str]) -> dict[str, Tensor]:
-        lines = [f"{self._tags}{line}" for line in lines]
-        return dict(self._tokenizer(lines, padding=True, return_tensors="pt"))
+def translate_and_score(
+    folder: Path, tags: Sequence[str], lines: Sequence[str], trg_ids: Sequence[list[int]], most: int
+) -> tuple[list[str], list[list[float]]]:
+    """`parity.Exported`, by an exported folder, which the Auto classes load. tags: to put before each line."""
+    transformers = library()
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
+    texts, scores = list[str](), list[list[float]]()
+    for first in range(0, len(lines), _BATCH_SIZE):
+        batch = slice(first, first + _BATCH_SIZE)
+        tagged, trg = [f"{''.join(tags)}{line}" for line in lines[batch]], Ragged.of(trg_ids[batch])
+        inputs = dict(tokenizer(tagged, padding=True, return_tensors="pt"))
+        with torch.inference_mode():
+            ids = model.generate(**inputs, num_beams=1, no_repeat_ngram_size=0, max_length=most + 2)
+            logits = model(**inputs, decoder_input_ids=pad(trg, before=(BOS,))).logits
+        texts += tokenizer.batch_decode(ids, skip_special_tokens=True)
+        log_probs = gold_log_probs(logits, pad(trg, after=(EOS,))).tolist()
+        scores += [row[: n + 1] for row, n in zip(log_probs, trg.lengths.tolist(), strict=True)]
+    return texts, scores

@@ -1,14 +1,13 @@
 """Comparison of an exported model with the original: both translate the same lines and score the same translations.
 
-Exported models are compared through the protocol `Exported`. Each engine implements it in its own file.
+For each engine, `translate_and_score` in its own file is an `Exported`, once its first arguments are bound.
 """
 
-import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,30 +27,19 @@ from nmt.run import Run
 
 MOST_TOKENS = 200  # of a greedy translation, without EOS
 
-
-class Exported(Protocol):
-    """Interface of an exported model, on the CPU, for the comparison."""
-
-    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        """Translate each line by greedy search, with at most `most` tokens."""
-
-    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        """Return the log-probability of each token of given translations of the lines, EOS included."""
+# An exported model, on the CPU: lines, given translations of them as ids, and a number of tokens -> translations of the
+# lines by greedy search, with at most so many tokens; and the log-probability of each given token, EOS included.
+Exported = Callable[[Sequence[str], Sequence[list[int]], int], tuple[list[str], list[list[float]]]]
 
 
-class Tolerance(NamedTuple):
-    """Largest allowed difference of a token's log-probability: for any token, and on average. If the first is infinite,
-    the texts may differ, too."""
-
-    worst: float
-    mean: float
-
-
-SAME = Tolerance(0.0, 0.0)  # the same arithmetic
-ROUNDED = Tolerance(1e-3, 1e-3)  # fp32, with sums in another order
-FP16 = Tolerance(math.inf, 0.01)
-BF16 = Tolerance(math.inf, 0.05)
-QUANTISED = Tolerance(math.inf, 0.2)
+# Largest allowed difference of a token's log-probability: for any token, and on average. If the first is infinite, the
+# texts may differ, too.
+Tolerance = tuple[float, float]
+SAME: Tolerance = 0.0, 0.0  # the same arithmetic
+ROUNDED: Tolerance = 1e-3, 1e-3  # fp32, with sums in another order
+FP16: Tolerance = math.inf, 0.01
+BF16: Tolerance = math.inf, 0.05
+QUANTISED: Tolerance = math.inf, 0.2
 
 
 class Parity(NamedTuple):
@@ -71,26 +59,23 @@ class Parity(NamedTuple):
         )
 
 
-class Ours(Exported):
-    """A model of nmt, searched only by features that other engines have: its output may be invalid UTF-8."""
+def _greedy(model: SearchModel, subwords: Subwords, src_ids: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Return the ids of a translation of each source by greedy search, only by features that other engines have: it may
+    be invalid UTF-8."""
+    config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=most)
+    ids_of: dict[int, list[int]] = {}
+    for numbers, hypotheses in Translator(model, subwords, config, is_free=True).batches(src_ids):
+        ids_of.update(zip(numbers.tolist(), (n_best[0].ids for n_best in hypotheses), strict=True))
+    return [ids_of[number] for number in range(len(src_ids))]
 
-    def __init__(self, model: SearchModel, subwords: Subwords) -> None:
-        self._model, self._subwords = model, subwords
 
-    def ids(self, lines: Sequence[str], most: int) -> list[list[int]]:
-        """Return the ids of the translation of each line by greedy search."""
-        config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=most)
-        translator = Translator(self._model, self._subwords, config, is_free=True)
-        ids_of: dict[int, list[int]] = {}
-        for numbers, hypotheses in translator.batches(self._subwords.src.encode(lines)):
-            ids_of.update(zip(numbers.tolist(), (n_best[0].ids for n_best in hypotheses), strict=True))
-        return [ids_of[number] for number in range(len(lines))]
-
-    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        return [self._subwords.trg.decode(ids) for ids in self.ids(lines, most)]
-
-    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        return score_tokens(self._model, self._subwords.src.encode(lines), trg_ids)
+def translate_and_score(
+    model: SearchModel, subwords: Subwords, lines: Sequence[str], trg_ids: Sequence[list[int]], most: int
+) -> tuple[list[str], list[list[float]]]:
+    """`Exported`, by a model of nmt."""
+    src_ids = subwords.src.encode(lines)
+    texts = [subwords.trg.decode(ids) for ids in _greedy(model, subwords, src_ids, most)]
+    return texts, score_tokens(model, src_ids, trg_ids)
 
 
 def compare(
@@ -106,18 +91,19 @@ def compare(
     lines = [line for line, ids in zip(lines, subwords.src.encode(lines), strict=True) if len(ids) <= MAX_SRC_LEN]
     if not lines:
         raise DataError(f"all lines to compare have more than {MAX_SRC_LEN:,} subwords: name others with --lines.")
-    ours = Ours(model, subwords)
-    trg_ids = ours.ids(lines, most)
-    texts = list(zip(lines, map(subwords.trg.decode, trg_ids), exported.greedy(lines, most), strict=True))
-    different = [row for row in texts if row[1] != row[2]]
-    if different and math.isfinite(tolerance.worst):
+    src_ids = subwords.src.encode(lines)
+    trg_ids = _greedy(model, subwords, src_ids, most)
+    translations, log_probs = exported(lines, trg_ids, most)
+    texts = list(zip(lines, map(subwords.trg.decode, trg_ids), translations, strict=True))
+    different, (worst, mean) = [row for row in texts if row[1] != row[2]], tolerance
+    if different and math.isfinite(worst):
         line, a, b = different[0]
         raise RunError(f"the exported model translates differently:\n  {line}\nnmt:\n  {a}\nexport:\n  {b}")
-    scores = zip(ours.score(lines, trg_ids), exported.score(lines, trg_ids), strict=True)
+    scores = zip(score_tokens(model, src_ids, trg_ids), log_probs, strict=True)
     errors = [abs(a - b) for rows in scores for a, b in zip(*rows, strict=True)]
     parity = Parity(len(texts), len(texts) - len(different), sum(errors) / len(errors), max(errors))
-    if not (parity.worst <= tolerance.worst and parity.mean <= tolerance.mean):  # `not`, so that NaN fails
-        advice = "" if math.isfinite(tolerance.worst) else " Take a wider --precision or --quantization."
+    if not (parity.worst <= worst and parity.mean <= mean):  # `not`, so that NaN fails
+        advice = "" if math.isfinite(worst) else " Take a wider --precision or --quantization."
         raise RunError(f"the exported model differs too much: {parity.text}.{advice}")
     return parity
 
@@ -129,8 +115,7 @@ def copy_front_end(run: Run, folder: Path) -> None:
     if run.data_file.exists():
         facts = run.data_facts().items()
         portable = {key: value for key, value in facts if key != DATA_AT}  # without a path of this machine
-        text = json.dumps(portable, indent=1) + "\n"
-        (folder / run.data_file.name).write_text(text, encoding="utf-8", newline="\n")
+        checkpoint.write_json(folder / run.data_file.name, portable)
 
 
 def export(run: Run, name: str | None, folder: Path, precision: str) -> None:

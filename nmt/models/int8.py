@@ -38,7 +38,8 @@ class SharedLinear(nn.Linear):
 
 
 class PrepackedLinear(SharedLinear):
-    """Linear layer for inference. Where it is not faster it computes as nn.Linear, with the same weight."""
+    """Linear layer for inference. Where it is not faster it computes as nn.Linear, with the same weight: in fp64, with
+    gradients, or in a torch without oneDNN."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
@@ -54,14 +55,10 @@ class PrepackedLinear(SharedLinear):
 def prepacked(model: ModuleT) -> ModuleT:
     """Return a model with the same parameters, whose linear layers are prepacked for this processor, or its GPU.
 
-    The packed matrices take their memory once more, or in tiles one and a half times. Returns the model itself where
-    prepacking is not available: on a CPU in fp64, or in a torch without oneDNN.
+    The packed matrices take their memory once more, or in tiles one and a half times.
     """
-    linears = [module for module in model.modules() if type(module) is nn.Linear]
-    if any(linear.weight.is_cuda for linear in linears):
+    if any(parameter.is_cuda for parameter in model.parameters()):
         return prepacked_for_gpu(model)
-    if not any(ops.prepacked_linear(linear.weight.detach()[:2]) for linear in linears):
-        return model
     packed = _copy_modules(model)
     for module in list(packed.modules()):
         for name, child in module.named_children():
@@ -230,41 +227,38 @@ def to_int8(model: nn.Module) -> None:
     if (product := ops.int8_product()) is None:
         raise Unavailable(f"{_OPTION}: this processor or this torch has no 8-bit products. {_ADVICE}")
     for part in list(model.modules()):
-        if not isinstance(part, Transformer):
-            continue
-        projections = list(_projections(part)) if product.rounds else []
-        linears = [getattr(attention, name) for attention, name, _ in projections]
-        inputs = inputs_of([*(layer.pos_ffn for layer in _layers(part)), *linears, part.trg_word_prj], part)
-        for layer in _layers(part):
-            layer.pos_ffn = Int8FeedForward(layer.pos_ffn, _norm_before(layer), inputs[layer.pos_ffn])
-        if isinstance(last_norm := part.norm_before_projection, nn.LayerNorm):
-            scales = (last_norm.weight, last_norm.bias)
-            spread = Spread(*(scale.detach().float() * part.logit_scale for scale in scales))
-            part.trg_word_prj = Int8Linear(part.trg_word_prj, spread, inputs[part.trg_word_prj])
-        for (attention, name, norm), linear in zip(projections, linears, strict=True):
-            setattr(attention, name, Int8Projection(linear, norm, inputs[linear]))
+        if isinstance(part, Transformer):
+            conversions = list(_conversions(part, attention=product.rounds))
+            inputs = inputs_of([getattr(parent, name) for parent, name, *_ in conversions], part)
+            for parent, name, int8_class, norm in conversions:
+                module = getattr(parent, name)
+                setattr(parent, name, int8_class(module, norm, inputs[module]))
 
 
 def _layers(model: nn.Module) -> list[EncoderLayer | DecoderLayer]:
     return [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
 
 
-def _projections(model: Transformer) -> Iterator[tuple[MultiHeadAttention, str, nn.LayerNorm | Spread]]:
-    """Projections of attention to convert, by name, and the norm of their input: all except those of values, and of
-    the source's keys, which are computed once per sentence."""
+def _conversions(model: Transformer, *, attention: bool) -> Iterator[tuple[nn.Module, str, Callable[..., Any], Any]]:
+    """Yield the modules to convert: their parent, their name in it, the class for 8 bits, and the norm of their input.
+
+    attention: also its projections, except those of values, and of the source's keys, computed once per sentence.
+    """
+    enc_norm: Any = model.encoder.layer_norm
     for layer in _layers(model):
-        if not layer.slf_attn.pre_norm:
+        yield layer, "pos_ffn", Int8FeedForward, _norm_before(layer)
+        if not (attention and layer.slf_attn.pre_norm):
             continue
-        norm = layer.slf_attn.layer_norm
-        assert isinstance(norm, nn.LayerNorm)
-        yield layer.slf_attn, "w_qs", norm
-        yield layer.slf_attn, "w_ks", norm
-        yield layer.slf_attn, "fc", _spread_of_means(layer.slf_attn, norm)
+        norm: Any = layer.slf_attn.layer_norm
+        yield layer.slf_attn, "w_qs", Int8Projection, norm
+        yield layer.slf_attn, "w_ks", Int8Projection, norm
+        yield layer.slf_attn, "fc", Int8Projection, _spread_of_means(layer.slf_attn, norm)
         if isinstance(layer, DecoderLayer):
-            norm, enc_norm = layer.enc_attn.layer_norm, model.encoder.layer_norm
-            assert isinstance(norm, nn.LayerNorm) and isinstance(enc_norm, nn.LayerNorm)
-            yield layer.enc_attn, "w_qs", norm
-            yield layer.enc_attn, "fc", _spread_of_means(layer.enc_attn, enc_norm)
+            yield layer.enc_attn, "w_qs", Int8Projection, layer.enc_attn.layer_norm
+            yield layer.enc_attn, "fc", Int8Projection, _spread_of_means(layer.enc_attn, enc_norm)
+    if isinstance(last_norm := model.norm_before_projection, nn.LayerNorm):
+        scales = (scale.detach().float() * model.logit_scale for scale in (last_norm.weight, last_norm.bias))
+        yield model, "trg_word_prj", Int8Linear, Spread(*scales)
 
 
 def _spread_of_means(attention: MultiHeadAttention, norm: nn.LayerNorm) -> Spread:

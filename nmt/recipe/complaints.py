@@ -3,13 +3,11 @@
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import ValidationError
 
 from nmt.recipe.fields import all_fields, sections
-from nmt.recipe.yaml_marks import Complaint
 
 # Short flags, without a section, by command: flag, option, and the placeholder of its value.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -100,15 +98,6 @@ GONE = {
 GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
 
 
-def complaints_text(complaints: Iterable[Complaint], file: str, given_by: str) -> str:
-    """Format complaints for the user, one a line: those of overrides first, then by line of `file`, which may be ""."""
-    messages = []
-    for line, name, text in sorted(complaints, key=lambda complaint: complaint[0] or 0):
-        location = given_by if line is None or not file else f"{file}:{line}"
-        messages.append(": ".join(part for part in (location, name, text) if part))
-    return "\n".join(dict.fromkeys(messages))
-
-
 def validation_complaints(error: ValidationError) -> Iterator[tuple[str, str]]:
     """Yield (dotted name, message) for each of pydantic's errors, and for each line of an error of contradictions."""
     known = {*(field.name for field in all_fields()), *dict(sections())}
@@ -135,7 +124,11 @@ def validation_complaints(error: ValidationError) -> Iterator[tuple[str, str]]:
             article = "a " if expected.startswith(("whole number", "number")) else ""
             shown = "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)
             shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-            yield name, f"expected {article}{expected}, found {shown}{_hint(expected, value)}"
+            minutes = re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", str(value).lower())
+            hint = " (write it in quotes)" if expected.startswith("text") and isinstance(value, (int, float)) else ""
+            if minutes and expected.startswith("text like 90s"):
+                hint = f" (did you mean {minutes[1]}m?)"
+            yield name, f"expected {article}{expected}, found {shown}{hint}"
 
 
 def line_of(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
@@ -166,14 +159,6 @@ def _expected(name: str) -> str:
     if plain in dict(sections()):
         return "a section, a mapping of options" if plain else "a mapping of sections and options"
     return next(field.kind for field in all_fields() if field.name == plain)
-
-
-def _hint(expected: str, value: Any) -> str:
-    """Return a hint for the most common mistakes, or an empty text."""
-    minutes = re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", str(value).lower())
-    if expected.startswith("text like 90s") and minutes:
-        return f" (did you mean {minutes[1]}m?)"
-    return " (write it in quotes)" if expected.startswith("text") and isinstance(value, (int, float)) else ""
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:

@@ -32,9 +32,6 @@ ENDINGS = {f".{kind}": kind for kind in ("tsv", "jsonl", "parquet", "arrow", "cs
 _SPREADSHEET = "a spreadsheet. Save it as CSV in UTF-8, and name that"
 _XLIFF = "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv"
 NOT_READ = dict.fromkeys((".xlsx", ".xls", ".ods"), _SPREADSHEET) | dict.fromkeys((".xlf", ".xliff"), _XLIFF)
-# Adam normalises the gradient, the decay in it included. So the learning rate does not scale this decay, which competes
-# with the loss instead (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
-_MAX_COUPLED_DECAY = 0.01
 # Options that have no effect while another one is off.
 _NEEDS = {
     "subwords.extend": "subwords.vocab_from",
@@ -95,14 +92,12 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
             "data.valid_size: corpora with translated_by, tags or languages give no validation pairs (name a set in "
             "data.valid)"
         )
-    ratios = {"data": data.max_ratio}
-    ratios |= {f"data.train.{n}": getattr(corpus, "max_ratio", None) or 0.0 for n, corpus in enumerate(data.train)}
-    for prefix, ratio in ratios.items():
-        if 0 < ratio < 1:
-            yield f"{prefix}.max_ratio: {ratio:g} is below 1, but the ratio is that of the longer side (0: any ratio)"
     corpora: dict[str, CorpusFiles] = {f"data.train.{n}": files for n, files in enumerate(data.train)}
     corpora |= {f"data.valid.{n}": files for n, files in enumerate(data.valid)}
     corpora |= {"data.test": data.test} if data.test else {}
+    for prefix, options in [("data", data), *corpora.items()]:
+        if 0 < (ratio := getattr(options, "max_ratio", None) or 0.0) < 1:
+            yield f"{prefix}.max_ratio: {ratio:g} is below 1, but the ratio is that of the longer side (0: any ratio)"
     known_tags = data.known_tags
     for prefix, files in corpora.items():
         yield from _of_corpus(prefix, files)
@@ -284,8 +279,6 @@ def _of_training(recipe: "Recipe") -> Iterator[str]:
             yield f"optim.decay_share: wsd would decay within the optim.warmup of {warmup} updates (lower one of them)"
     if optim.name == "muon" and schedule == "noam":
         yield "optim.schedule: noam computes the rate itself, but optim.name muon has two (choose another schedule)"
-    if optim.name == "adam" and optim.weight_decay > _MAX_COUPLED_DECAY:
-        yield f"optim.weight_decay: {optim.weight_decay} outweighs the gradient with optim.name adam (use adamw)"
     if train.average in ("last", "best") and getattr(train, f"keep_{train.average}") == 1:
         yield f"train.average: {train.average} needs train.keep_{train.average} above 1 (raise that, or write none)"
     if train.parallel == "fsdp" and (train.compiled or train.cuda_graphs):

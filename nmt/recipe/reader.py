@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, described
 from nmt.files import RECIPE, SEEDS, check_is_run, refuse_links_out, shipped, write_durably
-from nmt.recipe.complaints import GONE, GONE_VALUES, complaints_text, line_of, unknown_option, validation_complaints
+from nmt.recipe.complaints import GONE, GONE_VALUES, line_of, unknown_option, validation_complaints
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -93,8 +93,12 @@ def _read(content: bytes, source: str, overrides: Overrides, given_by: str) -> R
             for name, text in validation_complaints(error):
                 if name not in known:
                     complaints.append((line_of(name, text, lines), name, text))
-    if complaints:
-        raise RecipeError(complaints_text(complaints, source, given_by))
+    messages = dict[str, None]()  # those of overrides first, then by line
+    for line, name, text in sorted(complaints, key=lambda complaint: complaint[0] or 0):
+        place = given_by if line is None or not source else f"{source}:{line}"
+        messages[": ".join(part for part in (place, name, text) if part)] = None
+    if messages:
+        raise RecipeError("\n".join(messages))
     return recipe
 
 

@@ -23,7 +23,6 @@ from nmt.data.corpus import Corpus, Prepared
 from nmt.data.plan import Position, Rows
 from nmt.data.subwords import EOS, PAD
 from nmt.decoding.beam import BeamSettings, search
-from nmt.decoding.translator import Translator
 from nmt.errors import RunError, suppress_out_of_memory
 from nmt.recipe.draft import exports_note
 from nmt.recipe.model_options import PRESETS, preset_for
@@ -40,7 +39,7 @@ from nmt.training.memory import Work, footprint, memory_left, peak
 from nmt.training.parallel import Ranks, require_one_process
 from nmt.training.precision import use_device
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve, target_tokens
-from nmt.training.validate import Validation, eager
+from nmt.training.validate import Validation
 
 _BY_HEART = 100  # parameters per target token. Multi30k has 20 with the preset small and 120 with base
 N_TIMED = 20  # updates
@@ -206,12 +205,12 @@ def _measure_validation(validation: Validation, engine: Engine) -> tuple[bool, l
             if full.translate:
                 n_src, n_trg = (int(length.sum()) + full.corpus.n_pair for length in (full.corpus.src_len, trg_len))
                 # An untrained model does not emit EOS where a trained one would, so a cap on the length replaces it.
-                decode = full.decode.model_copy(update={"max_len_a": n_trg / n_src, "max_len_b": 1})
-                sample = full.src[:: max(1, len(full.src) // _N_TRANSLATED)][:_N_TRANSLATED]
-                begin = time.perf_counter()
-                with engine.precision.measuring(), eager(engine.model):
-                    n_done = sum(1 for _ in Translator(engine.model, full.subwords, decode).translate(sample))
-                seconds[-1] += (time.perf_counter() - begin) * len(full.src) / n_done
+                part.decode = full.decode.model_copy(update={"max_len_a": n_trg / n_src, "max_len_b": 1})
+                step = max(1, len(full.src) // _N_TRANSLATED)
+                part.src, part.trg = (lines[::step][:_N_TRANSLATED] for lines in (full.src, full.trg))
+                part.translate, part.batches, begin = True, [], time.perf_counter()
+                part.measure(engine.model)
+                seconds[-1] += (time.perf_counter() - begin) * len(full.src) / len(part.src)
         return not validation.too_large, seconds
     return False, [0.0] * len(validation.sets)
 

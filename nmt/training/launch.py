@@ -120,7 +120,7 @@ def _precision(recipe: Recipe, saved: dict[str, Any], ranks: Ranks) -> Precision
         precision = Precision(saved["name"], "as the run began", ranks.device.type, saved.get("kernels", False))
     else:
         precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, ranks.device))))
-    why_not = ops.kernels_here().why_not if precision.kernels else ""
+    why_not = ops.why_no_kernels() if precision.kernels else ""
     if ranks.any(bool(why_not)):
         why = f"{precision.why}, but without kernels: {why_not or 'another rank has none'}"
         precision = replace(precision, kernels=False, why=why)

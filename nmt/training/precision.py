@@ -35,7 +35,7 @@ class Precision:
     def measuring(self) -> AbstractContextManager[object]:
         """Context manager for validation: autocast as in training, or fp32 where only our kernels are fast in bf16,
         since validation does not use them."""
-        if self.name == "bf16" and self.kernels and ops.kernels_here().bf16_in_fp32:
+        if self.name == "bf16" and self.kernels and ops.bf16_in_fp32():
             return nullcontext()
         return self.autocast()
 
@@ -75,9 +75,8 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
         name, why = "bf16" if fast else "fp32", f"this processor has {'' if fast else 'no '}instructions for bf16"
     if config.kernels == "torch":
         return Precision(name, why, "cpu")
-    available = ops.kernels_here()
-    why_not = available.why_not
+    why_not = ops.why_no_kernels()
     why += "; " + (f"no compiled kernels: {why_not}" if why_not else "kernels compiled for this processor")
-    if name == "bf16" and available.bf16_in_fp32:
+    if name == "bf16" and ops.bf16_in_fp32():
         why += ", which has no bf16 instructions: bf16 products run in fp32, exact but no faster"
     return Precision(name, why, "cpu", kernels=not why_not)

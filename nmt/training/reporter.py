@@ -60,7 +60,7 @@ class TrainingReporter:
         self.pace = 0.0  # seconds per update
         self.fastest, self.has_warned = 0.0, False  # target tokens per second; whether a slowdown was reported
         self.has_warned_of_source = False
-        self.loss, self.best = 0.0, ""  # last shown
+        self.loss = 0.0  # last shown
 
     def updates(self, state: TrainState) -> None:
         """Write a line of the log, and a row for people, about the updates since the previous line."""
@@ -106,14 +106,10 @@ class TrainingReporter:
         else:
             pace = self.pace or state.seconds / max(1, state.update)
             text += f" of {self.recipe.train.updates:,}, left {clock(self.seconds_left(state, pace))}"
-        self.record.progress(done, f"{text}, loss {self.loss:.2f}" + (f", {self.best}" if self.best else ""))
-
-    def find_best(self, state: TrainState) -> None:
-        """Update the best validation that the bar shows."""
         metric = self.recipe.valid.metric
-        if (best := state.best_update(metric)) is not None:
-            best_entry = next(entry for entry in state.history if entry["update"] == best)
-            self.best = f"best {score_of(metric, best_entry[metric])}"
+        best = state.best_update(metric)
+        scores = [f", best {score_of(metric, entry[metric])}" for entry in state.history if entry["update"] == best]
+        self.record.progress(done, f"{text}, loss {self.loss:.2f}{''.join(scores)}")
 
     def seconds_left(self, state: TrainState, pace: float) -> float:
         """Return the seconds until the last update or the end of the budget. pace: seconds per update."""
@@ -131,7 +127,6 @@ class TrainingReporter:
                 f"{metric} is now measured differently from the last validation: {listed}. {n_other:,} earlier "
                 "validations no longer count for the best checkpoint, for valid.patience and for the final model."
             )
-        self.find_best(state)
         if had_finished:
             seconds = self.seconds_left(state, state.wall_seconds / max(1, state.update))
             end = f"about {duration(seconds)} from now"
@@ -179,7 +174,6 @@ class TrainingReporter:
                 "more are split in halves, with the same result. A smaller valid.max_tokens avoids this."
             )
         self.record.write("valid", state.update, **fields_of(measured))
-        self.find_best(state)
         is_best = state.best_update(self.recipe.valid.metric) == state.update
         first_name = next(iter(measured))
         for name, (numbers, _) in measured.items():

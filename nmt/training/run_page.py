@@ -86,10 +86,10 @@ def _facts(run: Run, name: str) -> Entry:
     train, valid, final = _spread(log["train"], _MOST_POINTS), log["valid"], log["final"]
     train_curves: Entry = {key: [entry[key] for entry in train] for key in ("update", *CURVES)}
     train_curves["minutes"] = [entry["seconds"] / 60 for entry in train]
-    sets = {valid[0]["set"]: valid} if valid else {}
-    for set_name in dict.fromkeys(name for entry in valid for name in entry.get("sets", {})):
-        entries = [entry for entry in valid if set_name in entry.get("sets", {})]
-        sets[set_name] = [{"update": entry["update"], **entry["sets"][set_name]} for entry in entries]
+    sets = defaultdict[str, list[Entry]](list)
+    for entry in valid:
+        for set_name, measured in {entry["set"]: entry, **entry.get("sets", {})}.items():
+            sets[set_name].append({**measured, "update": entry["update"]})
     curves = dict[str, Entry]()
     for set_name, entries in sets.items():
         updates = [entry["update"] for entry in entries]

@@ -10,7 +10,7 @@ from nmt.data.subwords import EOS, Subwords
 from nmt.decoding.evidence import words_of
 from nmt.decoding.long_lines import Limits, Split, joined, limits_of, split
 from nmt.decoding.request import Request, Terms
-from nmt.decoding.translator import Translator
+from nmt.decoding.translator import Translator, join_scored
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
 TEXT = "the old ship left. In May, the ship!  für Übung?\tund 日本。naïve 🙂 a b c"
@@ -106,9 +106,8 @@ def test_split_line_concatenates_tokens_and_scores_of_its_pieces(subwords, model
     translator = Translator(model, subwords, DecodeConfig(), limits=SHORT)
     (found,) = translator.translate(["the old ship left. In May,  the ship!\tA b c a b c"])
     assert found.split is not None and len(found.parts) == 3
-    assert translator.forced([found]) == [[piece for part in translator.forced(found.parts) for piece in part]]
-    log_probs = [value for piece in translator.forced([found])[0] for value in piece.token_log_probs]
-    assert sum(log_probs) == pytest.approx(found.hypotheses[0].score)
+    assert translator.forced([found]) == [join_scored(translator.forced(found.parts))]
+    assert translator.forced([found])[0].log_prob == pytest.approx(found.hypotheses[0].score)
     assert [*found.hypotheses[0].ids, EOS] == [i for part in found.parts for i in [*part.hypotheses[0].ids, EOS]]
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from nmt.decoding.evidence import joined_alignment, word_alignment, words_of
+from nmt.decoding.evidence import word_alignment, words_of
 from nmt.decoding.scorer import subword_alignment
+from nmt.decoding.translator import Scored, join_scored
 from nmt.recipe.data_options import SubwordsConfig
 from tests.learnt import learnt_subwords
 
@@ -74,13 +75,13 @@ def test_alignment_from_one_layer_and_one_head():
 def test_the_alignment_of_a_split_line_joins_those_of_its_parts():
     generator = torch.Generator().manual_seed(1)
     blocks = [torch.rand(2, 2, t, s, generator=generator) for t, s in ((4, 3), (1, 2), (3, 4))]
-    found = joined_alignment([subword_alignment(block) for block in blocks], [2, 1, 3])
+    pieces = [Scored([], [9] * (block.size(-1) - 1), [], alignment=subword_alignment(block)) for block in blocks]
     # (8, 9): the whole line at once; ends of parts are masked below
     line = torch.block_diag(*(block.mean((0, 1)) for block in blocks))
     line[:, [2, 4, 8]] = -1.0
     expected = line[:-1].argmax(-1).tolist()
     expected[3] = expected[4] = None
-    assert found == expected and found.count(None) == 2
+    assert join_scored(pieces).alignment == expected and expected.count(None) == 2
 
 
 def test_words_are_aligned_if_any_of_their_subwords_are():

@@ -11,7 +11,7 @@ import pytest
 from nmt.errors import DataError
 from nmt.evaluation import compare
 from nmt.evaluation.compare import System
-from nmt.evaluation.metrics import METRICS, Metric
+from nmt.evaluation.metrics import METRICS, Metric, Texts
 from tests.evaluation.browser import Browser, Tags, needs_browser
 
 NAMES = ["bleu", "chrf"]  # TER is slow
@@ -32,10 +32,13 @@ def make_systems(n_line: int) -> tuple[list[str], list[str], list[str]]:
 REFERENCES, WORSE, BETTER = make_systems(40)
 
 
+def systems_of(lines_of: dict[str, list[str]]) -> list[System]:
+    return [System(name, Texts(lines, [REFERENCES], trg_lang="en")) for name, lines in lines_of.items()]
+
+
 @pytest.fixture(scope="module")
 def results():
-    systems = [System("worse", WORSE), System("better", BETTER), System("worse again", WORSE)]
-    return compare.compare(systems, [REFERENCES], metrics=NAMES, trg_lang="en")
+    return compare.compare(systems_of({"worse": WORSE, "better": BETTER, "worse again": WORSE}), NAMES)
 
 
 def sacrebleu_output(folder, *flags: str) -> str:
@@ -71,34 +74,32 @@ def test_wins_and_losses_swap_with_the_order_of_systems(results):
 
 
 def test_a_difference_in_a_single_line_is_not_significant():
-    systems = [System("one", WORSE), System("other", [*WORSE[:-1], BETTER[-1]])]
-    _, other = compare.compare(systems, [REFERENCES], metrics=NAMES, trg_lang="en")
+    _, other = compare.compare(systems_of({"one": WORSE, "other": [*WORSE[:-1], BETTER[-1]]}), NAMES)
     assert {p.randomisation for p in other.p_values.values()} == {1.0}  # all shuffles differ by as much
 
 
 def test_a_metric_without_significance_test_has_a_score_but_no_p_value(monkeypatch, results):
     mine = Metric("mine", lambda *args: METRICS["chrf"].measure(*args)._replace(statistics=None))
     monkeypatch.setitem(METRICS, "mine", mine)
-    _, found = compare.compare([System("a", WORSE), System("b", BETTER)], [REFERENCES], metrics=["mine"])
+    _, found = compare.compare(systems_of({"a": WORSE, "b": BETTER}), ["mine"])
     assert found.scores["mine"].value == results[1].scores["chrf"].value and found.p_values == {}
 
 
 def test_unequal_numbers_of_lines_are_refused():
     with pytest.raises(DataError, match="translation has 39 lines but the reference has 40"):
-        compare.compare([System("a", WORSE[1:])], [REFERENCES], metrics=NAMES)
+        compare.compare(systems_of({"a": WORSE[1:]}), NAMES)
 
 
 def test_every_sentence_and_word_belongs_to_exactly_one_group(results):
-    systems = [result.system for result in results]
-    perfect = System("reference", REFERENCES)
-    lengths = compare.by_length([*systems, perfect], [REFERENCES], "en")
+    systems = [*(result.system for result in results), *systems_of({"reference": REFERENCES})]
+    lengths = compare.by_length(systems)
     assert sum(group.n for group in lengths) == 40
-    frequencies = compare.by_frequency([*systems, perfect], [REFERENCES], "en")
+    frequencies = compare.by_frequency(systems)
     assert sum(group.n for group in frequencies) == sum(len(line[:-1].split()) + 1 for line in REFERENCES)
     for groups in (lengths, frequencies):
         assert all(group.values[-1] == pytest.approx(100) for group in groups)
         assert all(group.values[0] == group.values[2] for group in groups)
-    kinds = compare.disagreements(results, "en")
+    kinds = compare.disagreements([result.system for result in results])
     (_, same) = compare.by_disagreement(results, kinds)
     assert [(group.name, group.n, group.values) for group in same] == [(compare.SAME, 40, [0.0])]
 
@@ -127,12 +128,10 @@ def page(tmp_path_factory):
     sources = [f"source {number}" for number in range(len(REFERENCES))]
     sources[0] = HOSTILE
     flags = [["empty"] if number == 3 else [] for number in range(len(REFERENCES))]
-    systems = [System("worse", WORSE, flags), System("better", BETTER, [[]] * len(BETTER)), System("日本", WORSE)]
-    found = compare.compare(systems, [REFERENCES, BETTER], metrics=NAMES, trg_lang="en")
+    texts = [Texts(lines, [REFERENCES, BETTER], sources, "en") for lines in (WORSE, BETTER, WORSE)]
+    systems = list(map(System, ("worse", "better", "日本"), texts, (flags, [[]] * len(BETTER), ())))
     path = tmp_path_factory.mktemp("page") / "compared.html"
-    path.write_text(
-        compare.page(found, [REFERENCES, BETTER], sources, "en", f"worse & better {HOSTILE}"), encoding="utf-8"
-    )
+    path.write_text(compare.page(compare.compare(systems, NAMES), f"worse & better {HOSTILE}"), encoding="utf-8")
     return path
 
 

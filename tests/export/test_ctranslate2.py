@@ -1,11 +1,12 @@
 """Export to CTranslate2: the exported model is equivalent, for every architecture that CTranslate2 supports."""
 
+from functools import partial
+
 import pytest
 from tiny import LINES, make_model
 
 from nmt.errors import RunError
 from nmt.export import ctranslate2 as exporter
-from nmt.export.ctranslate2 import Compared
 from nmt.export.parity import ROUNDED, compare
 from nmt.run import Run
 
@@ -35,7 +36,8 @@ pytest.importorskip("ctranslate2")
 def test_an_exported_model_translates_and_scores_alike(subwords, tmp_path, options):
     model, recipe = make_model(subwords, **options)
     exporter.export(model, recipe, subwords, tmp_path / "out", None)
-    found = compare(model, subwords, Compared(tmp_path / "out", subwords), LINES, ROUNDED, most=40)
+    exported = partial(exporter.translate_and_score, tmp_path / "out", subwords)
+    found = compare(model, subwords, exported, LINES, ROUNDED, most=40)
     assert found.n_same == found.n_line == len(LINES)
     assert found.worst < 1e-4
 

@@ -1,5 +1,7 @@
 """Export of a stripped run folder: smaller, with the same translations."""
 
+from functools import partial
+
 import pytest
 import safetensors.torch
 import torch
@@ -8,7 +10,7 @@ from tiny import LINES, make_model, save_model
 import nmt
 from nmt.cli.export import is_exported
 from nmt.errors import RunError
-from nmt.export.parity import BF16, FP16, SAME, Ours, compare, export
+from nmt.export.parity import BF16, FP16, SAME, compare, export, translate_and_score
 from nmt.recipe.draft import PRECISIONS
 from nmt.run import Run
 
@@ -21,7 +23,8 @@ def test_a_stripped_run_translates_alike_and_is_smaller(run, subwords, tmp_path,
     weights = safetensors.torch.load_file(tmp_path / "out" / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {getattr(torch, PRECISIONS[precision])}
     model, read = (nmt.load(folder, device="cpu").model for folder in (run.folder, tmp_path / "out"))
-    found = compare(model, subwords, Ours(read, subwords), LINES, TOLERANCE[precision], most=40)
+    exported = partial(translate_and_score, read, subwords)
+    found = compare(model, subwords, exported, LINES, TOLERANCE[precision], most=40)
     assert (found.worst == 0.0) == (precision == "fp32")
     size = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert size < sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())

@@ -63,15 +63,3 @@ def test_gpu_layout_puts_matrices_with_the_same_input_side_by_side(make, batch):
     assert all(map(torch.equal, packed.state_dict().values(), model.state_dict().values()))
     with torch.inference_mode():
         assert torch.equal(packed(*batch), model(*batch))
-
-
-def test_model_without_gain_from_prepacking_is_returned_unchanged(make, monkeypatch):
-    assert prepacked(double := make()) is double
-    assert prepacked(bare := nn.LayerNorm(3)) is bare
-    model = make().float()
-
-    def fails(*_):
-        raise RuntimeError("mkldnn_linear: needs a processor with more")
-
-    monkeypatch.setattr(pytest.importorskip("nmt.kernels.products"), "_by_onednn", fails)
-    assert prepacked(model) is model

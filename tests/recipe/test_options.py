@@ -57,7 +57,6 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("batch.per_update", {"batch": {"per_update": 2, "tokens_per_update": 25_000}}),
         ("optim.warmup", {"optim": {"schedule": "linear", "warmup": 11}, "train": {"updates": 10}}),
         ("optim.schedule", {"optim": {"name": "muon", "schedule": "noam"}}),
-        ("optim.weight_decay", {"optim": {"name": "adam", "weight_decay": 0.1}}),
         ("optim.warmup", {"optim": {"schedule": "wsd", "warmup": 11}, "train": {"updates": 10, "time_budget": "1h"}}),
         ("optim.decay_share", {"optim": {"schedule": "wsd", "warmup": 9}, "train": {"updates": 10}}),
         ("train.average", {"train": {"average": "best", "keep_best": 1}}),

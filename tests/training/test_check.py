@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nmt.cli.train import main
+from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.masks import PackedMask
 from nmt.models.transformer import Models
@@ -121,7 +122,7 @@ def test_check_predicts_the_end_of_a_time_budget(recipe_of):
     assert findings.n_update * findings.seconds <= 20.0
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Validator, "measure"), (check_module.Translator, "translate")])
+@pytest.mark.parametrize(("owner", "name"), [(Validator, "measure"), (Translator, "translate")])
 def test_check_predicts_running_out_of_memory_in_validation(recipe_of, monkeypatch, owner, name):
     def run_out(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nmt.masks import Mask, Packing, SearchMask
+from nmt.masks import Mask, PackedMask, Packing, SearchMask
 from nmt.models.base import Attns, DecoderState, TranslationModel, WordEmbedding, read_in_parts
 from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
@@ -58,6 +58,7 @@ class _Stack(nn.Module):
     """Base of encoder and decoder: the input of the first layer and the final norm."""
 
     position_enc: nn.Module
+    layer_stack: nn.ModuleList
     layer_norm: nn.Module
     recompute = False  # True: see `TranslationModel.recompute_activations`
 
@@ -112,9 +113,10 @@ class Encoder(_Stack):
         self.layer_norm = make_norm(config, config.d_model)
 
     def forward(
-        self, src_seq: Tensor, src_mask: Mask, return_attns: bool = False, packing: Packing | None = None
+        self, src_seq: Tensor, src_mask: Mask, return_attns: bool = False
     ) -> tuple[Tensor, list[Tensor | None]]:
         """(B, S), (B, 1, 1, S) -> (B, S, D), and with return_attns the weights of each layer, (B, H, S, S)."""
+        packing = src_mask.key if isinstance(src_mask, PackedMask) else None
         enc_output, rotation = self._first_input(self.src_word_emb(src_seq), packing=packing)
         enc_slf_attns = []
         for layer in self.layer_stack:
@@ -138,17 +140,11 @@ class Decoder(_Stack):
         self.layer_norm = make_norm(config, config.d_model)
 
     def forward(
-        self,
-        trg_seq: Tensor,
-        trg_mask: Mask,
-        enc_output: Tensor,
-        src_mask: Mask,
-        return_attns: bool = False,
-        packing: tuple[Packing, Packing] | None = None,
+        self, trg_seq: Tensor, trg_mask: Mask, enc_output: Tensor, src_mask: Mask, return_attns: bool = False
     ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         """(B, T), (B, 1, T, T), (B, S, D), (B, 1, 1, S) -> (B, T, D), and with return_attns the weights of each layer:
         over the target (B, H, T, T) and over the source (B, H, T, S)."""
-        src_packing, trg_packing = packing or (None, None)
+        trg_packing, src_packing = (src_mask.query, src_mask.key) if isinstance(src_mask, PackedMask) else (None, None)
         dec_output, rotation = self._first_input(self.trg_word_emb(trg_seq), packing=trg_packing)
         src_rotation = self.enc_rotation(0, enc_output.size(1), src_packing)
         dec_slf_attns, dec_enc_attns = [], []
@@ -233,10 +229,8 @@ class Transformer(TranslationModel):
         """`decode_hidden`, and with return_attns the attention weights of all layers."""
         src, trg = packing or (None, None)
         src_mask, trg_mask, dec_enc_mask = self._masks(src_seq, trg_seq, packing)
-        enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns, src)
-        hidden, dec_slf_attns, dec_enc_attns = self.decoder(
-            trg_seq, trg_mask, enc_output, dec_enc_mask, return_attns, packing
-        )
+        enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns)
+        hidden, dec_slf_attns, dec_enc_attns = self.decoder(trg_seq, trg_mask, enc_output, dec_enc_mask, return_attns)
         memory = self._lexical_memory(src_seq, enc_output, src)
         rotation = self.decoder.enc_rotation(0, trg_seq.size(1), trg)
         hidden = self._projection_input(hidden, memory, dec_enc_mask, rotation)

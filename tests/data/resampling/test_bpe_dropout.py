@@ -1,18 +1,20 @@
-"""BPE-dropout of many words at once: same segmentations and frequencies as a plain reference implementation."""
+"""BPE-dropout: same segmentations and frequencies as a plain reference implementation."""
 
 import itertools
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from nmt.data.arrays import mixed, seeds_of
-from nmt.data.resample import Merges
+from nmt.data.resample import dropout_cut
+from nmt.data.subwords import N_SPECIAL
 
 
 def reference(word, merges, is_dropped):
-    """Letters -> ids. is_dropped(step, n): for each of n possible merges, whether it is dropped."""
+    """Letters -> pieces. is_dropped(step, n): for each of n possible merges, whether it is dropped."""
     parts, steps = list(word), itertools.count()
 
     def kept_merges():
@@ -40,36 +42,39 @@ def seeded(rate, seed):
 @pytest.fixture(scope="module")
 def merges():
     """Forty merges of five letters and of their results."""
-    rng, table = np.random.default_rng(1), {}
+    rng, pieces, table = np.random.default_rng(1), [*"abcde"], {}
     while len(table) < 40:
-        pair = tuple(rng.integers(0, 5 + len(table), 2).tolist())
-        table.setdefault(pair, (len(table), 5 + len(table)))
+        a, b = (pieces[n] for n in rng.integers(0, len(pieces), 2))
+        table.setdefault((a, b), (len(table), a + b))
+        pieces = [*"abcde", *(piece for _, piece in table.values())]
     return table
 
 
 def segment(merges, rate, words, seeds):
-    """Segment each word; returns a tuple of ids for each."""
-    return [tuple(ids.tolist()) for ids in Merges(merges, rate).cut(words, seeds).rows()]
+    """Segment each word; returns a tuple of pieces for each."""
+    vocab = list(dict.fromkeys([*"abcde", *(piece for _, piece in merges.values())]))
+    cut = dropout_cut(SimpleNamespace(vocab=vocab, merges=list(merges)), rate)
+    draws = [mixed(seed + seeds_of(np.arange(len(word)))).tolist() for word, seed in zip(words, seeds, strict=True)]
+    return [tuple(vocab[i - N_SPECIAL] for i in cut(*each)) for each in zip(words, draws, strict=True)]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
-def test_words_segmented_at_once_equal_the_reference_word_by_word(merges, rate):
+def test_segmented_words_equal_the_reference(merges, rate):
     rng = np.random.default_rng(2)
-    words = [rng.integers(0, 5, rng.integers(0, 30)).tolist() for _ in range(400)]
+    words = ["".join(rng.choice([*"abcde"], rng.integers(0, 30))) for _ in range(400)]
     seeds = rng.integers(0, 2**64, len(words), dtype=np.uint64)
     found = segment(merges, rate, words, seeds)
     assert found == [
         tuple(reference(word, merges, seeded(rate, seed))) for word, seed in zip(words, seeds, strict=True)
     ]
-    assert rate == 0.9 or max(max(ids) for ids in found if ids) > 10  # merged pieces were merged again
+    assert rate == 0.9 or max(len(piece) for pieces in found for piece in pieces) > 2  # pieces were merged again
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_segmentations_are_as_frequent_as_with_independent_dropout(merges, rate):
     rng = random.Random(4)
     pairs = list(merges)
-    word, n_sample = [*pairs[0], *pairs[1], *pairs[0]], 6_000
-    word = [part for part in word if part < 5] + [0, 1, 2]
+    word, n_sample = "".join(filter("abcde".__contains__, (*pairs[0], *pairs[1], *pairs[0]))) + "abc", 6_000
     expected = Counter(
         tuple(reference(word, merges, lambda _, n: [rng.random() < rate for _ in range(n)])) for _ in range(n_sample)
     )
@@ -81,6 +86,6 @@ def test_segmentations_are_as_frequent_as_with_independent_dropout(merges, rate)
 
 
 def test_empty_words_and_empty_merge_tables_merge_nothing(merges):
-    for words in ([], [[]], [[], []]):
+    for words in ([], [""], ["", ""]):
         assert segment(merges, 0.1, words, np.zeros(len(words), dtype=np.uint64)) == [()] * len(words)
-    assert segment({}, 0.1, [[0, 1, 2], [], [3]], np.zeros(3, dtype=np.uint64)) == [(0, 1, 2), (), (3,)]
+    assert segment({}, 0.1, ["abc", "", "d"], np.zeros(3, dtype=np.uint64)) == [("a", "b", "c"), (), ("d",)]

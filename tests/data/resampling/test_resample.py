@@ -7,7 +7,7 @@ import pytest
 
 from nmt.data.arrays import Ragged
 from nmt.data.letters import BYTE_LETTERS
-from nmt.data.resample import with_dropout, with_probabilities
+from nmt.data.resample import Resampler, dropout_cut, unigram_cut
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import N_SPECIAL, Codec
 from nmt.recipe.data_options import SubwordsConfig
@@ -28,6 +28,13 @@ def codec_of(kind):
 
 
 BPE, UNIGRAM = codec_of("bpe"), codec_of("unigram")
+
+
+def resamplers(make_cut):
+    return lambda codec, rate: Resampler(codec, make_cut(codec, rate))
+
+
+with_dropout, with_probabilities = resamplers(dropout_cut), resamplers(unigram_cut)
 METHODS = {"bpe": (BPE, with_dropout, 0.0, 0.3), "unigram": (UNIGRAM, with_probabilities, 10_000.0, 0.2)}
 
 
@@ -109,9 +116,9 @@ def test_words_without_visible_boundaries_are_sampled_independently():
     assert any(left != right for _, left, right in words) and any(left == right for _, left, right in words)
 
 
-def segmentation_shares(resampler, word, n=20_000):
-    seeds = np.random.default_rng(3).integers(0, 2**64, n, dtype=np.uint64)
-    found = Counter(tuple(ids.tolist()) for ids in resampler._cut([word] * n, seeds).rows())
+def segmentation_shares(cut, word, n=20_000):
+    draws = np.random.default_rng(3).integers(0, 2**64, (n, len(word)), dtype=np.uint64).tolist()
+    found = Counter(tuple(cut(word, numbers)) for numbers in draws)
     return {ids: count / n for ids, count in found.items()}
 
 
@@ -127,7 +134,7 @@ def test_unigram_samples_follow_the_probability_to_the_power_of_alpha():
         return [(rest[:n], *more) for n in cuts for more in segmentations(rest[n:])]
 
     weight = {pieces: np.exp(alpha * sum(score_of[piece] for piece in pieces)) for pieces in segmentations(word)}
-    found = segmentation_shares(with_probabilities(codec, alpha), word)
+    found = segmentation_shares(unigram_cut(codec, alpha), word)
     assert len(weight) == 6
     for pieces, value in weight.items():
         ids = tuple(codec.vocab.index(piece) + N_SPECIAL for piece in pieces)

@@ -43,12 +43,6 @@ class Pairs:
     def picked(self, rows):
         return tuple(Ragged.of([side[n] for n in rows], np.dtype(np.uint16)) for side in self.sides)
 
-    def rows(self, start, stop):
-        return tuple(
-            Ragged(np.concatenate(side[start:stop]).astype(np.uint16), n[start:stop])
-            for side, n in zip(self.sides, (self.src_len, self.trg_len), strict=True)
-        )
-
 
 @functools.cache
 def pairs_of(kind, joint, n):

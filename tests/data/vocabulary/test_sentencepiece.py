@@ -89,9 +89,9 @@ def test_imported_model_can_be_saved_loaded_and_imported_again(tmp_path):
     with pytest.raises(DataError, match="kind: bpe, but sentencepiece there"):
         reuse(find_subwords(str(tmp_path / "subwords.json")), NO_WORDS, SubwordsConfig())
     text = (tmp_path / "subwords.json").read_text("utf-8")
-    for damage in ('"charsmap":"AAAA', '"charsmap":"?'):
-        (tmp_path / "w.json").write_text(text.replace('"charsmap":"', damage), "utf-8")
-        with pytest.raises(DataError, match="rules of normalisation are damaged"):
+    for old, new in (('"model":"', '"model":"AAAA'), ('"model":', '"squeeze":true,"model":'), ('" ",', '" "," xx",')):
+        (tmp_path / "w.json").write_text(text.replace(old, new), "utf-8")
+        with pytest.raises(DataError, match=r"(not a model|squeeze|not those of the model).* Run nmt-preprocess again"):
             Subwords.load(tmp_path / "w.json")
 
 

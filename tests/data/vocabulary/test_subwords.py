@@ -128,7 +128,7 @@ def test_no_piece_is_longer_than_64_characters():
         ("bpe", lambda c: c.update(extra=1), "extra .*not permitted"),
         ("bpe", lambda c: c.update(normalize="nfd"), "normalize .*'nfkc'"),
         ("bpe", lambda c: c.update(whitespace="gone"), "whitespace .*'unified'"),
-        ("bpe", lambda c: c.update(kind="sentencepiece"), "expected charsmap and model"),
+        ("bpe", lambda c: c.update(kind="sentencepiece"), "expected model and vocab"),
         ("bpe", lambda c: c.update(kind="wordpiece"), "expected the kind"),
         ("bpe", lambda c: c.update(symbols="<url>"), "symbols .*valid array"),
         ("bpe", lambda c: c.update(symbols=["a b"]), "'a b' is not a symbol"),
