@@ -24,6 +24,7 @@ from nmt.recipe.places import is_prepared
 
 Facts = Mapping[str, Any]
 _N_NOTED = 10  # places of a harmless oddity that are reported
+_N_STRETCH = 10  # stretches of misaligned lines of two files that the summary lists
 
 
 @dataclass
@@ -271,11 +272,13 @@ def summary(facts: Facts) -> Iterator[str]:
     n_shifted, n_judged = (sum(bool(files[key]) for files in alignments) for key in ("stretches", "judged"))
     yield f"misaligned lines: in {n_shifted:,} of {len(alignments):,} pairs of files; {n_judged:,} could be judged"
     for files in alignments:
-        for stretch in files["stretches"]:
+        for stretch in files["stretches"][:_N_STRETCH]:
             offset = stretch["offset"]
             shift = "match none near" if offset is None else f"are shifted by {offset:+d}"
             range_of_lines = f"lines {stretch['first']:,} to {stretch['last']:,}"
             yield f"  {files['src']} and {files['trg']}: {range_of_lines} {shift}"
+        if (n_more := len(files["stretches"]) - _N_STRETCH) > 0:
+            yield f"  ... {n_more:,} more stretches of these files: see report.json"
 
 
 def remarks(facts: Facts) -> Iterator[str]:

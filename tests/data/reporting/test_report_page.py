@@ -93,6 +93,8 @@ def test_the_summary_lists_the_corpora_with_most_drops_first_and_alarms_last(fac
     assert many[-80] == "  ALARM: alarm 0. mend it" and many[-40] == "  warning: odd 0"
     assert "misaligned lines: in 0 of 2 pairs of files; 1 could be judged" in few
     assert "misaligned lines: in 1 of 2 pairs of files; 1 could be judged" in many
+    assert sum("lines 3 to 70" in line for line in many) == 10
+    assert "  ... 30 more stretches of these files: see report.json" in many
 
 
 @needs_browser
