@@ -277,6 +277,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report) -> None:
     A process that is killed before it has deleted the journal reports again when it is restarted.
     """
     with Journal(Path(f"{args.output}.journal"), settings_of(args), say) as journal:
+        _check_outputs(args)  # again: a journal of other settings, which is set aside now, owns no output
         if journal.n_line:
             say(f"{journal.path.name} has the translations of {journal.n_line:,} lines: resuming after them")
         model = LineTranslator(args)
@@ -287,12 +288,12 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report) -> None:
             _check_outputs(args, is_translated=True)  # again: hours may have passed
             file.flush()
             journal.complete(sha256_of(Path(file.name)))
-        journal.is_needed = False
         try:
             report.finish(model)
-        except (OSError, KeyboardInterrupt, SystemExit):  # as of a full disk: only the journal has the missing parts
-            journal.is_needed = True
+        except Exception as error:
+            journal.is_needed = isinstance(error, OSError)  # as of a full disk: only the journal has the missing parts
             raise
+        journal.is_needed = False
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:

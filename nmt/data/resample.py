@@ -152,7 +152,7 @@ class Resampler:
     def __init__(self, codec: Codec, cut: Cut) -> None:
         self._codec, self._cut, self.begins = codec, cut, WordStarts(codec)
         self._letters, self._in_words = letters_of(codec.table.vocab), in_words()
-        self._ways = dict[int, list[int]]()  # segmentations by a hash of the unit and of the number of its way
+        self._ways = dict[int, tuple[int, ...]]()  # segmentations by a hash of the unit and of the number of its way
 
     def __call__(self, rows: Ragged, pairs: Ints, seed: int, most: Ints | None = None) -> Ragged:
         """Ids of texts, without BOS and EOS -> ids of the same texts.
@@ -232,7 +232,7 @@ class Resampler:
         for key, unit, unit_words in zip(new, new_units, words_of, strict=True):
             cut = (self._cut(word, list(itertools.islice(draws, len(word)))) for word in unit_words)
             # A unit without words keeps its ids.
-            self._ways[key] = list(itertools.chain.from_iterable(cut)) or unit.tolist()
+            self._ways[key] = tuple(itertools.chain.from_iterable(cut)) or tuple(unit.tolist())
         return Ragged.of([self._ways[key] for key in keys])
 
     def _words_of(self, unit: Ids) -> list[str]:
@@ -295,13 +295,14 @@ class Noise:
     """Changes some pairs, other ones in each epoch."""
 
     def __init__(
-        self, config: NoiseConfig, subwords: Subwords, langs: tuple[str, str], *, seed: int, most: int
+        self, config: NoiseConfig, subwords: Subwords, corpora: Sequence[tuple[str, str, int]], *, seed: int, most: int
     ) -> None:
-        """langs: of source and target, for capitals. most: subwords of a side; no change may exceed it."""
+        """corpora: languages of both sides, and number of pairs. most: subwords of a side; no change may exceed it."""
         self._subwords, self._seed, self._most = subwords, seed, most
         shares = config.shares()
         self._kinds, self._cumulative_shares = list(shares), np.cumsum(list(shares.values()))
-        self._dotted = [language_of(lang).primary in _TURKIC for lang in langs]
+        self._ends_of_corpora = np.cumsum([size for *_, size in corpora])
+        self._dotted = [[language_of(lang).primary in _TURKIC for lang in langs] for *langs, _ in corpora]
 
     def __call__(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Change pairs for an epoch. src, trg: their ids. rows: their numbers."""
@@ -312,25 +313,28 @@ class Noise:
         if not len(changed):
             return src, trg
         src_rows, trg_rows = src.rows(), trg.rows()
+        corpus = np.searchsorted(self._ends_of_corpora, rows, side="right")
         for n, pair_chance in zip(changed.tolist(), mixed(chance[changed]), strict=True):
-            src_rows[n], trg_rows[n] = self._changed(self._kinds[kind[n]], src_rows[n], trg_rows[n], pair_chance)
+            pair = self._changed(self._kinds[kind[n]], corpus[n], src_rows[n], trg_rows[n], pair_chance)
+            src_rows[n], trg_rows[n] = pair
         return Ragged.of(src_rows, src.values.dtype), Ragged.of(trg_rows, trg.values.dtype)
 
-    def _changed(self, kind: str, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
+    def _changed(self, kind: str, corpus: int, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
         """The ids of both sides of a pair with one kind of noise; the given ids if the change is not possible."""
         pair = (self._subwords.src, src_ids), (self._subwords.trg, trg_ids)
+        dotted = self._dotted[corpus]
         for codec, ids in pair:
             first = codec.n_text - len(codec.symbols) - len(codec.placeholders)
             if ((ids >= first) & (ids < codec.n_text)).any():  # a symbol or placeholder must not change
                 return src_ids, trg_ids
         src, trg = texts = [codec.decode(ids.tolist()) for codec, ids in pair]
         if kind == "upper":
-            src = in_capitals(src, dotted=self._dotted[0])
-            trg = in_capitals(trg, dotted=self._dotted[1]) if src != texts[0] else trg
+            src = in_capitals(src, dotted=dotted[0])
+            trg = in_capitals(trg, dotted=dotted[1]) if src != texts[0] else trg
         elif kind == "title":
-            src = _WORD.sub(lambda word: in_capitals(word[0][0], dotted=self._dotted[0]) + word[0][1:], src)
+            src = _WORD.sub(lambda word: in_capitals(word[0][0], dotted=dotted[0]) + word[0][1:], src)
         elif kind == "lower":
-            src = (src.replace("İ", "i").replace("I", "ı") if self._dotted[0] else src).lower()
+            src = (src.replace("İ", "i").replace("I", "ı") if dotted[0] else src).lower()
         elif kind == "no_end":
             src, trg = (_END.sub("", text) or text for text in texts)
         else:

@@ -198,15 +198,16 @@ class Speller:
         Raises ValueError if they are no such model or it cannot be used, and MachineError if the package is missing.
         """
         require("sentencepiece", "a vocabulary of subwords.kind: sentencepiece")
+        from google.protobuf.message import DecodeError
         from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
 
         protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
         content = base64.b64decode(model_file, validate=True)
         try:
             SentencePieceProcessor().LoadFromSerializedProto(content)
-        except RuntimeError:
+            given = protobuf.ModelProto.FromString(content)
+        except (RuntimeError, DecodeError):
             raise ValueError("not a model of SentencePiece, or damaged: expected what spm_train writes") from None
-        given = protobuf.ModelProto.FromString(content)
         normal = [piece.piece.replace(SPACE, " ") for piece in given.pieces if piece.type == piece.NORMAL]
         if obstacles := [name for name, is_present in _obstacles(given, normal).items() if is_present]:
             raise ValueError(

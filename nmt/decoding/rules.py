@@ -40,9 +40,8 @@ class RequiredPhrases:
         rows = [[*map(first.__getitem__, row), *[n_state - 1] * (n_phrase - len(row))] for row in required]
         self.start = torch.tensor(rows, dtype=torch.long, device=device)
         if tables:  # joined: (n_state, …), and (n_state, M) the subwords that advance a phrase, padded with -1
-            parts = [
-                (np.add(table.after, first[phrase], dtype=np.int32), *table[1:5]) for phrase, table in tables.items()
-            ]
+            dtype = np.int16 if n_state <= 1 << 15 else np.int32  # the table takes most of the memory
+            parts = [(np.add(table.after, first[phrase], dtype=dtype), *table[1:5]) for phrase, table in tables.items()]
             self._after, self.complete, self.n_left, self._n_matched, self._awaits_boundary = (
                 torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*parts, strict=True)
             )

@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 from functools import lru_cache
 from itertools import combinations
 
@@ -75,10 +75,11 @@ Reading = tuple[Decimal, ...]  # values that must all occur
 def missing_numbers(text: str, other: str, least: int) -> list[str]:
     """Return the digits of the numbers in a text, from `least` on, that the other text does not have."""
     text, other = text.translate(_MARKS), other.translate(_MARKS)
-    missing = [(digits, readings) for digits, readings in _numbers(text, least) if all(readings)]
-    for values in (_written_values, _values):  # the slow second one is for the few that are written differently
-        known = values(other) if missing else set()
-        missing = [number for number in missing if not any(known.issuperset(reading) for reading in number[1])]
+    with localcontext(Context(prec=10 * _MAX_CHECKED)):  # nothing is rounded
+        missing = [(digits, readings) for digits, readings in _numbers(text, least) if all(readings)]
+        for values in (_written_values, _values):  # the slow second one is for the few that are written differently
+            known = values(other) if missing else set()
+            missing = [number for number in missing if not any(known.issuperset(reading) for reading in number[1])]
     return [digits for digits, _ in missing]
 
 

@@ -53,8 +53,9 @@ class Feed:
             tokens_per_update=batch.tokens_per_update,
             mixture=mixture_of(recipe.data, data.sizes),
         )
-        noise, langs = recipe.regularize.noise, (recipe.data.src_lang, recipe.data.trg_lang)
-        self.noise = Noise(noise, subwords, langs, seed=recipe.seed, most=max_len) if noise.shares() else None
+        noise, sizes = recipe.regularize.noise, enumerate(data.sizes)
+        corpora = [(*recipe.data.languages_of(i), size) for i, size in sizes] if noise.shares() else []
+        self.noise = Noise(noise, subwords, corpora, seed=recipe.seed, most=max_len) if corpora else None
 
     def begin(self, start: Position) -> Iterator[Portion]:
         """The portions from a position on, without end."""

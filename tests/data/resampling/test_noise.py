@@ -20,13 +20,13 @@ def subwords(request):
     return learnt_subwords(iter(SRC), iter(TRG), config)
 
 
-def noisy(subwords, shares, rows=None, *, epoch=0, most=200, langs=("de", "en")):
+def noisy(subwords, shares, rows=None, *, epoch=0, most=200, corpora=(("de", "en", 10**6),)):
     rows = np.arange(len(SRC)) if rows is None else np.array(rows)
     sides = [
         Ragged.of(codec.encode([lines[i] for i in rows]), np.dtype(np.int32))
         for codec, lines in ((subwords.src, SRC), (subwords.trg, TRG))
     ]
-    noised = Noise(NoiseConfig(**shares), subwords, langs, seed=3, most=most)(*sides, rows, epoch)
+    noised = Noise(NoiseConfig(**shares), subwords, corpora, seed=3, most=most)(*sides, rows, epoch)
     return [
         [codec.decode(ids.tolist()) for ids in side.rows()]
         for codec, side in zip((subwords.src, subwords.trg), noised, strict=True)
@@ -48,9 +48,13 @@ def test_each_kind_of_noise_changes_the_right_sides(subwords, kind, row, src, tr
     assert in_capitals("istanbul", dotted=True) == "İSTANBUL"
 
 
-def test_capitals_follow_the_languages(subwords):
-    (src,), (trg,) = noisy(subwords, {"upper": 1.0}, [0], langs=("de", "tr"))
-    assert src == SRC[0].upper() and "İ" in trg
+def test_capitals_follow_the_languages_of_the_corpus(subwords):
+    row = next(n for n, line in enumerate(SRC) if "i" in line and "i" in TRG[n])
+    for corpora in ([("de", "tr", row), ("de", "en", len(SRC))], [("de", "en", row + 1), ("tr", "tr", len(SRC))]):
+        (src,), (trg,) = noisy(subwords, {"upper": 1.0}, [row], corpora=corpora)
+        assert (src, trg) == (SRC[row].upper(), TRG[row].upper())
+    (src,), (trg,) = noisy(subwords, {"upper": 1.0}, [row], corpora=[("de", "en", row), ("de", "tr", len(SRC))])
+    assert src == SRC[row].upper() and "İ" in trg
 
 
 def test_about_the_given_share_of_sources_changes(subwords):
