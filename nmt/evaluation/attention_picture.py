@@ -1,8 +1,9 @@
 """Attention as a picture: matplotlib's figure objects without its global state, which work on any machine."""
 
 import io
+import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib import font_manager, rc_context
@@ -52,7 +53,7 @@ def _size(grid: "Grid") -> tuple[float, float]:
     """Return width and height, in inches, of a sentence's block: cells, labels, title and colour bar."""
     rows = grid.rows
     cell, letter = (_CELL, _LETTER) if len(rows) == len(rows[0]) == 1 else (_SMALL_CELL, 0.62 * _LETTER)
-    left, above = (letter * max(map(len, pieces)) for pieces in (grid.queries, grid.keys))
+    left, above = (letter * _widest(pieces) for pieces in (grid.queries, grid.keys))
     width = 1.8 + left + len(rows[0]) * (max(len(grid.keys) * cell, 0.9) + 0.2)
     height = 1.2 + above + len(rows) * (len(grid.queries) * cell + 0.4)
     return max(width, 0.6 + 0.1 * min(len(grid.title), _LONGEST_TITLE), 4.0), height
@@ -89,3 +90,8 @@ def _draw(block: SubFigure, grid: "Grid") -> None:
     bar = block.colorbar(image, ax=axes, fraction=0.05, aspect=12, shrink=0.6)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, colors=_FAINT, length=2)
+
+
+def _widest(pieces: Iterable[str]) -> int:
+    """Return the width of the widest piece in letters; a Chinese, Japanese or Korean letter counts as two."""
+    return max(sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in piece) for piece in pieces)
