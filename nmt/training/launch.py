@@ -98,6 +98,8 @@ def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Cal
             check_space(run, recipe, model)
         record.begin()
         first_weights(model, data, recipe, record)
+    elif recipe.train.init_from:
+        record.say(f"train.init_from has no effect: this run has checkpoints, and resumes from {folder.name}")
     if frozen:
         record.say(frozen)
     engine = Engine(model, recipe, precision=precision, ranks=ranks)
