@@ -162,7 +162,8 @@ def copy_weights(
 ) -> dict[str, Any]:
     """Copy weights of another model where they fit; the rest keeps its values. A parameter with the same name and shape
     is copied. A row that belongs to a subword is copied from the row of the same subword in the other vocabulary. The
-    row of a new subword is the mean of the rows of the subwords that the other vocabulary cuts it into.
+    row of a new subword is the mean of the rows of the subwords that the other vocabulary cuts it into. A matrix that
+    is shared only in this model takes each row from the first of the other model's matrices that has the subword.
 
     Returns the fates of the parameters: the names of those that were loaded, and of those that are unused, only in the
     other model; and reasons by name for those that were grown, with some new rows, and for those that were skipped.
@@ -172,15 +173,16 @@ def copy_weights(
     loaded, grown, skipped = list[str](), dict[str, str](), dict[str, str]()
     for param, names in names_of(model).items():
         codec = codec_of.get(param)
-        source = next((other_params[name] for name in names if name in other_params), None)
-        if source is None:
+        sources = list(dict.fromkeys(other_params[name] for name in names if name in other_params))
+        fitting = [source for source in sources if source.shape[1:] == param.shape[1:]]
+        if not sources:
             skipped[names[0]] = "not in that run"
-        elif source.shape[1:] != param.shape[1:] or (codec is None and source.shape != param.shape):
-            skipped[names[0]] = f"{_shape(source)} there, {_shape(param)} here"
+        elif not fitting or (codec is None and sources[0].shape != param.shape):
+            skipped[names[0]] = f"{_shape(sources[0])} there, {_shape(param)} here"
         elif codec is None:
-            param.copy_(source)
+            param.copy_(fitting[0])
             loaded.append(names[0])
-        elif n_new := _copy_rows(param, codec, source, other_codec_of[source]):
+        elif n_new := _copy_rows(param, codec, [(source, other_codec_of[source]) for source in fitting]):
             n_old = f"{codec.size - n_new:,} of {codec.size:,} subwords"
             grown[names[0]] = f"{n_old}, {n_new:,} start as the mean of their parts there"
         else:
@@ -206,24 +208,31 @@ def _vocabularies(model: TranslationModel, subwords: Subwords) -> dict[Tensor, C
     return {model.output_weight: subwords.trg, target.weight: subwords.trg, source.weight: subwords.src}
 
 
-def _copy_rows(param: nn.Parameter, codec: Codec, source: Tensor, source_codec: Codec) -> int:
-    """Fill each row from the row of the same subword, and new rows with means. Returns the number of new rows."""
-    pieces, source_pieces = _pieces(codec), _pieces(source_codec)
-    if pieces == source_pieces:
-        param.copy_(source)  # includes the rows that pad the vocabulary
+def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Codec]]) -> int:
+    """Fill each row from the first source that has its subword, and new rows with a mean of rows of the first source.
+
+    Returns the number of new rows.
+    """
+    if _pieces(codec) == _pieces(sources[0][1]):
+        param.copy_(sources[0][0])  # includes the rows that pad the vocabulary
         return 0
-    row_of = {piece: row for row, piece in enumerate(source_pieces, N_SPECIAL)}
-    source_row = np.array([*range(N_SPECIAL), *(row_of.get(piece, -1) for piece in pieces)])
-    found, new = np.flatnonzero(source_row >= 0), np.flatnonzero(source_row < 0).tolist()
-    param[torch.from_numpy(found)] = source[torch.from_numpy(source_row[found])].to(param.device)
-    for new_row in new:
+    is_found = np.zeros(codec.size, dtype=bool)
+    for source, source_codec in sources:
+        row_of = {piece: row for row, piece in enumerate(_pieces(source_codec), N_SPECIAL)}
+        source_row = np.array([*range(N_SPECIAL), *(row_of.get(piece, -1) for piece in _pieces(codec))])
+        rows = np.flatnonzero(~is_found & (source_row >= 0))
+        is_found[rows] = True
+        param[torch.from_numpy(rows)] = source[torch.from_numpy(source_row[rows])].to(param.device)
+    source, source_codec = sources[0]
+    new_rows = np.flatnonzero(~is_found).tolist()
+    for new_row in new_rows:
         if new_row < codec.n_text:
             source_ids = source_codec.cut(codec.raw([new_row])[0])  # not empty, since all bytes are pieces
         else:  # a new tag starts as the mean of the other tags; without any it keeps its random value
             source_ids = source_codec.tag_ids(source_codec.tags)
         if source_ids:
             param[new_row] = source[source_ids].mean(0).to(param.device)
-    return len(new)
+    return len(new_rows)
 
 
 def _pieces(codec: Codec) -> list[bytes | str]:
