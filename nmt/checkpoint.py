@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +152,11 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
 
 
-def verify(folder: Path) -> dict[str, Any]:
+def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
 
-    Raises RunError naming the first file that is missing, truncated or changed, and NewerFormat if a newer nmt wrote
-    the checkpoint.
+    Raises RunError naming the first file that is missing, truncated, changed or unexpected, and NewerFormat if a newer
+    nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state.
     """
     files = _files_of(folder)
     for name, entry in files.items():
@@ -171,9 +171,12 @@ def verify(folder: Path) -> dict[str, Any]:
             raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
         if not is_same:
             raise RunError(f"{path}: its size or SHA-256 differs from the manifest: truncated, damaged or replaced.")
-    for name in (MODEL, STATE):
+    for name in {MODEL, OPTIMIZER, EMA, STATE} - files.keys():
+        if (folder / name).exists():
+            raise RunError(f"{folder / name}: not in the manifest: added later, or the manifest was changed.")
+    for name in (MODEL, STATE, *needed):
         if name not in files:
-            raise RunError(f"{folder / name}: missing, or not in the manifest.")
+            raise RunError(f"{folder / name}: missing, and not in the manifest.")
     state = read_json(folder / STATE)
     if not isinstance(state, dict) or type(state.get("update")) is not int:
         raise RunError(f"{folder / STATE}: damaged: the update number is missing.")

@@ -11,7 +11,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ from nmt.recipe.reader import read_recipe
 # characters per source character, by target language; shares of source lines by writing style, see `data/text.py`; and
 # the version of nmt that last trained the run.
 USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios", "src_style", "nmt"
+
+
+def required_files(recipe: Recipe) -> tuple[str, ...]:
+    """The files that a checkpoint must have for a run of this recipe to resume from it."""
+    return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
 
 
 class Run:
@@ -103,28 +108,33 @@ class Run:
         """Folder of the checkpoint at an update."""
         return self.checkpoints / checkpoint.name_of(update)
 
-    def newest_intact(self) -> tuple[dict[str, Any], dict[Path, str]]:
-        """The state of the newest checkpoint that verifies, {} if none does, and the errors of newer ones. Raises
-        NewerFormat for a checkpoint that a newer nmt wrote, instead of skipping it."""
+    def newest_intact(self, needed: Iterable[str] = ()) -> tuple[dict[str, Any], dict[Path, str]]:
+        """The state of the newest checkpoint that verifies, {} if none does, and the errors of newer ones.
+
+        needed: files that it must have besides the model and the state. Raises NewerFormat for a checkpoint that a
+        newer nmt wrote, instead of skipping it.
+        """
         damaged: dict[Path, str] = {}
         for update in reversed(self.updates()):
             folder = self.checkpoint(update)
             try:
-                return checkpoint.verify(folder), damaged
+                return checkpoint.verify(folder, needed), damaged
             except RunError as error:
                 damaged[folder] = str(error)
         return {}, damaged
 
     def verify(self) -> Iterator[tuple[str, int | None, str]]:
         """Verify the checkpoints and the final model. Yield the name, update (None if unreadable) and complaint ('' if
-        intact) of each. Raises RunError if the subwords are not those of the run."""
+        intact) of each. Raises RunError if recipe or subwords are not those of the run."""
+        needed = required_files(self.recipe())
         self.subwords()
         if "subwords" not in self.data_facts():
             raise RunError(f"{self.data_file}: the SHA-256 of the subwords is missing: it was changed. Restore it.")
         models = [self.model_folder] if os.path.lexists(self.model_folder) else []
         for folder in [*map(self.checkpoint, self.updates()), *models]:
             try:
-                yield folder.name, checkpoint.verify(folder)["update"], ""
+                state = checkpoint.verify(folder, () if folder == self.model_folder else needed)
+                yield folder.name, state["update"], ""
             except NmtError as error:
                 if os.path.lexists(folder):  # else a running training has deleted it meanwhile
                     yield folder.name, checkpoint.update_of(folder), str(error)

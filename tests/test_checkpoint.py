@@ -106,7 +106,9 @@ def test_changed_manifest_is_refused(folder, change, error):
         checkpoint.verify(folder)
 
 
-def test_wrong_name_and_damaged_manifest_are_detected(folder):
+def test_missing_file_wrong_name_and_damaged_manifest_are_detected(folder):
+    with pytest.raises(RunError, match=r"optimizer.safetensors: missing"):
+        checkpoint.verify(folder, [checkpoint.OPTIMIZER])
     renamed = folder.rename(folder.with_name(checkpoint.name_of(8)))
     with pytest.raises(RunError, match="holds the files of update 7"):
         checkpoint.verify(renamed)

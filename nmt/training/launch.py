@@ -26,7 +26,7 @@ from nmt.files import write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT, read_run_data
 from nmt.recipe.reader import differences, write_recipe
-from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Run
+from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Run, required_files
 from nmt.training import parallel
 from nmt.training.budget import Budget, bound_to_length
 from nmt.training.engine import Engine
@@ -81,7 +81,7 @@ def launch(
 
 def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Callable[[], bool], budget: Budget) -> str:
     data, ranks = feed.data, feed.ranks
-    state = ranks.on_main(lambda: find_start(run, record.say))  # the choice of rank 0 holds for all ranks
+    state = ranks.on_main(lambda: find_start(run, recipe, record.say))  # the choice of rank 0 holds for all ranks
     folder = run.checkpoint(state["update"]) if state else None
     saved = state.get("arithmetic", {})
     if saved.get("device") != ranks.device.type:
@@ -253,10 +253,10 @@ def _fingerprint(data: Prepared) -> dict[str, str]:
     return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
 
 
-def find_start(run: Run, say: Callable[[str], None]) -> dict[str, Any]:
+def find_start(run: Run, recipe: Recipe, say: Callable[[str], None]) -> dict[str, Any]:
     """The state of the newest intact checkpoint; {} for a new run. Damaged ones are renamed and reported by `say`. The
     caller must hold the lock. Raises RunError if all checkpoints are damaged, or if only the final model is left."""
-    state, damaged = run.newest_intact()
+    state, damaged = run.newest_intact(required_files(recipe))
     if not state and (damaged or run.model_folder.exists()):
         advice = f"Remove {run.checkpoints} to start again."
         if run.model_folder.exists():

@@ -83,11 +83,11 @@ def test_option_that_would_alter_the_run_is_refused_with_advice(claimed, recipe_
 
 
 def test_damaged_checkpoints_are_set_aside_and_reported(claimed):
-    (_, _, run), said = claimed, []
-    assert find_start(run, said.append)["n"] == 3 and not said
+    (recipe, _, run), said = claimed, []
+    assert find_start(run, recipe, said.append)["n"] == 3 and not said
     (run.checkpoint(3) / checkpoint.MODEL).unlink()
     (run.checkpoint(2) / checkpoint.OPTIMIZER).write_bytes(b"")
-    assert find_start(run, said.append)["n"] == 1
+    assert find_start(run, recipe, said.append)["n"] == 1
     assert run.updates() == [1]
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         "damaged-update-00000002", "damaged-update-00000003", "update-00000001",
@@ -97,21 +97,21 @@ def test_damaged_checkpoints_are_set_aside_and_reported(claimed):
 
 
 def test_no_checkpoint_is_moved_when_all_are_damaged(claimed):
-    _, _, run = claimed
+    recipe, _, run = claimed
     for update in run.updates():
         (run.checkpoint(update) / checkpoint.STATE).write_text("{}\n", encoding="utf-8")
     with pytest.raises(RunError, match="no checkpoint is intact"):
-        find_start(run, print)
+        find_start(run, recipe, print)
     assert run.updates() == [1, 2, 3]
 
 
 def test_checkpoint_of_a_newer_version_is_refused_and_kept(claimed):
-    _, _, run = claimed
+    recipe, _, run = claimed
     for name in (checkpoint.STATE, checkpoint.MANIFEST):
         file = run.checkpoint(3) / name
         file.write_text(file.read_text(encoding="utf-8").replace('"format": 1', '"format": 2'), encoding="utf-8")
     with pytest.raises(checkpoint.NewerFormat, match="format 2 by a newer nmt; this one reads format 1"):
-        find_start(run, print)
+        find_start(run, recipe, print)
     assert run.updates() == [1, 2, 3]
 
 
