@@ -113,7 +113,9 @@ def _of_corpus(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     given = files.model_dump(exclude_defaults=True)
     text = next((name for name in ("translated_by", "file", "dataset") if name in given), "src and trg")
     if excluded := [name for name in _EXCLUDED[text] if name in given]:
-        yield f"{prefix}.{excluded[0]}: not with {text} (remove one of the two)"
+        why = f"not with {text} (remove one of the two)"
+        why = f"there is no {prefix}.dataset to choose from" if text == "src and trg" else why
+        yield from (f"{prefix}.{name}: {why}" for name in excluded)
         return
     columns = [name for name in _COLUMNS if name in given]
     needed: dict[str, tuple[str, ...]] = {"src and trg": ("src", "trg"), "dataset": ("split", *_COLUMNS)}

@@ -119,6 +119,7 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
         yield f"validation takes {valid_share:.0%} of the time: make valid.every larger, or valid.max_sentences smaller"
     if findings.n_failed or (findings.peak and findings.room and findings.peak > 0.9 * findings.room):
         advice = "for a Transformer set train.checkpoint_activations to true"
+        advice += "; one process halves a batch that does not fit, several end" if findings.n_failed else ""
         yield f"memory is too small or nearly full: make batch.max_tokens smaller, or {advice}"
     if not findings.valid_fits:
         yield "memory ran out in the largest validation batch: make valid.max_tokens smaller"

@@ -237,7 +237,9 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} is a run with other options: {shown}.{why} To resume it, give its original options; "
                 "for a new run, also one from its weights (--train.init_from), name another folder with --train.out."
             )
-        if not _fingerprint(data).items() <= run.data_facts().items():
+        if not (facts := run.data_facts()):
+            raise RunError(f"{run.data_file}: missing or damaged. Restore it, or train into another folder.")
+        if not _fingerprint(data).items() <= facts.items():
             raise RunError(
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
