@@ -158,9 +158,9 @@ PARTS = ("src", "trg", "pair", "reversed")
 _EXACT, _NEAR, _NUMBERLESS = range(len(LEVELS))
 _SRC, _TRG, _PAIR, _REVERSED = range(len(PARTS))
 Keys = Hashes  # (level, part, pair): hashes of pairs; NO_KEY for a line with too little text to be compared
-# Matches of training pairs with held-out lines: their hashes, and the numbers of the pairs in ascending order for each
-# hash. And the number of training pairs whose source exactly matches a held-out source.
-Hits = tuple[Hashes, Ints, int]
+# Matches of training pairs with held-out lines: their numbers, and the places of the held-out hashes that they match.
+# And the number of training pairs whose source exactly matches a held-out source.
+Hits = tuple[Ints, Ints, int]
 
 # These keep the hashes of levels and parts apart in one array. A reversed pair is looked up among pairs.
 _SALTS = seeds_of(np.arange(len(LEVELS) * len(PARTS))).reshape(len(LEVELS), len(PARTS), 1)
@@ -170,6 +170,7 @@ _CLOSEST = (
     *((level, part) for part in (_PAIR, _REVERSED) for level in (_EXACT, _NEAR)),
     *((_EXACT, _SRC), (_NEAR, _SRC), (_EXACT, _TRG)),
 )
+_NOWHERE = np.iinfo(np.int64).max
 _FEWEST_CHARACTERS = 10  # besides digits, for a line to be compared at the level `numberless`
 
 
@@ -189,10 +190,9 @@ def overlap_keys(src: Block, trg: Block) -> Keys:
 
 
 def hits(known: Hashes, keys: Keys, numbers: Ints) -> Hits:
-    """Find training pairs among known, ascending hashes. numbers: of all pairs, ascending."""
-    keys = keys[:, :_REVERSED]
-    is_known = np.searchsorted(known, keys, side="left") < np.searchsorted(known, keys, side="right")
-    return keys[is_known], np.broadcast_to(numbers, keys.shape)[is_known], int(is_known[_EXACT, _SRC].sum())
+    """Find training pairs among known, ascending hashes. numbers: of all pairs."""
+    places, is_known = _find(known, keys[:, :_REVERSED])
+    return np.broadcast_to(numbers, places.shape)[is_known], places[is_known], int(is_known[_EXACT, _SRC].sum())
 
 
 class Leaks:
@@ -204,14 +204,13 @@ class Leaks:
         self.n_source = 0  # training pairs whose source exactly matches a held-out source
         hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *map(np.ravel, self.splits.values())]))
         self.known: Hashes = hashes[hashes != NO_KEY]
-        self._first = dict[int, int]()  # the first training pair with each hash
+        self._first = np.full(len(self.known) + 1, _NOWHERE)
 
     def note(self, matches: Hits, first: int = 0) -> None:
-        """Record the next training pairs that match held-out lines. first: number of the pair with number 0 there."""
-        hashes, numbers, n_source = matches
+        """Record training pairs that match held-out lines. first: number of the pair that has number 0 in `matches`."""
+        numbers, places, n_source = matches
         self.n_source += n_source
-        for key, number in zip(hashes.tolist(), numbers.tolist(), strict=True):
-            self._first.setdefault(key, first + number)
+        np.minimum.at(self._first, places, first + numbers)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each split and each place it is compared with: the number of lines found, at each level."""
@@ -231,8 +230,9 @@ class Leaks:
 
     def places(self, split: str) -> Ints:
         """Return (level, part, line): the first training pair like each line of a split, -1 if there is none."""
-        keys = self.splits[split]
-        return np.array([self._first.get(key, -1) for key in keys.ravel().tolist()], np.int64).reshape(keys.shape)
+        place, is_known = _find(self.known, self.splits[split])
+        first = self._first[place]
+        return np.where(is_known & (first < _NOWHERE), first, -1)
 
     def examples(self, split: str, most: int) -> list[tuple[str, str, int, int]]:
         """Return (level, part, line from 0, number of the training pair), closest matches first, each line once."""
@@ -241,3 +241,9 @@ class Leaks:
             for line in np.flatnonzero(places[level, part] >= 0).tolist():
                 closest.setdefault(line, (LEVELS[level], PARTS[part], line, int(places[level, part, line])))
         return list(closest.values())[:most]
+
+
+def _find(known: Hashes, hashes: Hashes) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the place of each hash in a sorted array, and whether the hash is there."""
+    place, end = np.searchsorted(known, hashes, side="left"), np.searchsorted(known, hashes, side="right")
+    return place, place < end
