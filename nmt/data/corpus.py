@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nmt.data.arrays import Ragged
+from nmt.data.arrays import Ints, Ragged, places
 from nmt.data.manifest import changed_settings, prepare_again, read_manifest, settings_of, verify_files
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.text import SIDES, VALID, set_of, shares_of
@@ -63,10 +63,11 @@ class Corpus:
         self.fingerprint = fingerprint
         try:
             with pa.memory_map(str(path)) as mapped:
-                self._table = pa.ipc.open_stream(mapped.read_buffer()).read_all()
+                file = mapped.read_buffer()
+            self._table = pa.ipc.open_stream(file).read_all()
             self._table.validate(full=True)
-            self._src = _Rows(self._table["src"])
-            self._trg = _Rows(self._table["trg"])
+            self._src = _Rows(self._table["src"], file)
+            self._trg = _Rows(self._table["trg"], file)
             self.src_len: NDArray[np.int32] = as_numpy(self._table["src_len"])
             self.trg_len: NDArray[np.int32] = as_numpy(self._table["trg_len"])
         except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -167,20 +168,35 @@ class Prepared:
 class _Rows:
     """A column of id lists as numpy arrays over the mapped file. Rows are copied only when they are picked."""
 
-    def __init__(self, column: pa.ChunkedArray) -> None:
+    def __init__(self, column: pa.ChunkedArray, file: pa.Buffer) -> None:
         chunks = column.chunks or [pa.array([], column.type)]
         # Chunk c holds the rows first[c] up to first[c + 1].
         self._first = np.cumsum([0, *map(len, chunks)], dtype=np.int64)
-        self._chunks = [(as_numpy(chunk.offsets), as_numpy(chunk.values)) for chunk in chunks]
+        # All chunks as one array, and the start of each in it: one lookup serves rows of several chunks.
+        self._all_offsets, self._offsets_at = _as_one([as_numpy(chunk.offsets) for chunk in chunks], file)
+        self._all_values, self._values_at = _as_one([as_numpy(chunk.values) for chunk in chunks], file)
 
     def picked(self, numbers: NDArray[np.integer]) -> Ragged:
         """Copies of the rows of these numbers."""
         chunk = np.searchsorted(self._first, numbers, side="right") - 1
-        rows = [self._chunks[0][1][:0]]  # of the right type, if there are no numbers
-        for c, row in zip(chunk.tolist(), (numbers - self._first[chunk]).tolist(), strict=True):
-            offsets, values = self._chunks[c]
-            rows.append(values[offsets[row] : offsets[row + 1]])
-        return Ragged(np.concatenate(rows), np.fromiter(map(len, rows[1:]), np.int32, len(numbers)))
+        row = self._offsets_at[chunk] + numbers - self._first[chunk]
+        begin = self._all_offsets[row]
+        n_id = self._all_offsets[row + 1] - begin
+        return Ragged(self._all_values[places(self._values_at[chunk] + begin, n_id)], n_id)
+
+
+def _as_one(parts: Sequence[NDArray[Any]], file: pa.Buffer) -> tuple[NDArray[Any], Ints]:
+    """One array that holds several arrays of a mapped file, and the start of each in it.
+
+    If the arrays lie in the file, it is a view of the whole file; else a concatenated copy of them.
+    """
+    size = parts[0].dtype.itemsize
+    begins = [part.ctypes.data - file.address if part.size else 0 for part in parts]
+    ends = [begin + part.nbytes for begin, part in zip(begins, parts, strict=True)]
+    if min(begins) >= 0 and max(ends) <= file.size and not any(begin % size for begin in begins):
+        return np.frombuffer(file, parts[0].dtype, count=file.size // size), np.array(begins, dtype=np.int64) // size
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    return np.concatenate(parts), np.cumsum(lengths) - lengths
 
 
 def show_pairs(folder: Path, n: int) -> Iterator[str]:
