@@ -235,15 +235,17 @@ def table_of(src: Ragged, trg: Ragged) -> pa.Table:
 
 def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[pa.Table]:
     """Tables of n_row pairs each, the last of fewer. blocks: sources and targets of any number of pairs."""
-    pending: pa.Table | None = None
+    pending, n_pending = list[pa.Table](), 0
     for block in blocks:
-        table = table_of(*block)
-        pending = table if pending is None else pa.concat_tables([pending, table])
-        while len(pending) >= n_row:
-            yield pending.slice(0, n_row)
-            pending = pending.slice(n_row)
-    if pending:
-        yield pending
+        pending.append(table_of(*block))
+        n_pending += len(pending[-1])
+        if n_pending >= n_row:
+            table = pa.concat_tables(pending)
+            n = n_pending // n_row * n_row
+            yield from (table.slice(start, n_row) for start in range(0, n, n_row))
+            pending, n_pending = [table.slice(n)], n_pending - n
+    if n_pending:
+        yield pa.concat_tables(pending)
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table]) -> int:
