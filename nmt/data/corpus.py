@@ -28,7 +28,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.places import SUBWORDS
 
 
-# Conversion between Arrow columns and numpy arrays without copying. Other functions of pyarrow would load pandas.
+# Conversion between Arrow columns and numpy arrays without copying. The functions of pyarrow would load pandas.
 def as_arrow(values: NDArray[Any]) -> pa.Array:
     """A column of integers."""
     values = np.ascontiguousarray(values)
@@ -48,7 +48,10 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     if isinstance(column, pa.ChunkedArray):
         parts = [as_numpy(chunk) for chunk in column.chunks]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.dtype(str(column.type))), *parts])
-    return np.from_dlpack(column)
+    dtype, values = np.dtype(str(column.type)), column.buffers()[1]
+    if not len(column):
+        return np.empty(0, dtype)
+    return np.frombuffer(values, dtype, len(column), column.offset * dtype.itemsize)
 
 
 Ids = NDArray[np.int64]
