@@ -35,7 +35,7 @@ def main() -> int:
     kernels = files(*KERNELS)
     package = {path for path in files("nmt") if path.suffix == ".py"} - kernels
     sizes = [
-        ("nmt/ without kernels, lines of Python", n_line(package), 24_290, 23_500),
+        ("nmt/ without kernels, lines of Python", n_line(package), 24_360, 23_500),
         ("nmt/ without kernels, Python files", len(package), 130, 130),
         ("kernels, lines of all languages", n_line(kernels), 5_000, 5_000),
         ("tests/, lines", n_line(files("tests")), 22_500, 22_500),

@@ -17,7 +17,7 @@ from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
 Rows = Ints  # numbers of pairs
-Order = NDArray[np.integer[Any]]  # numbers of pairs, in the smallest dtype that holds them
+Order = NDArray[np.integer[Any]]  # numbers of pairs
 Lengths = NDArray[np.int32]
 
 
@@ -39,10 +39,12 @@ class Mixture:
         order for all epochs. So the numbers of visits of any two pairs of a corpus differ by at most one.
         """
         parts, first, n_pair = list[Order](), 0, sum(self.sizes)
+        dtype = np.int32 if n_pair < 1 << 31 else np.int64
+        if set(self.weights) == {1.0}:
+            return np.arange(n_pair, dtype=dtype)
         for number, (size, weight) in enumerate(zip(self.sizes, self.weights, strict=True)):
             n_visit, share = divmod(weight, 1.0)
-            corpus: Order = np.arange(first, first + size, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
-            parts += [corpus] * int(n_visit)
+            parts += [np.arange(first, first + size, dtype=dtype)] * int(n_visit)
             # Rounded so that the windows of successive epochs touch without overlap.
             begin, end = (round(n * share * size) for n in (epoch, epoch + 1))
             if end > begin:

@@ -23,7 +23,7 @@ MOST_SHOWN = 200  # characters of a text that is shown
 
 # Classes of code points. Marks count as letters. Symbols are kept, since they distinguish lines.
 _OTHER, _SYMBOL, _DIGIT, _LETTER, _WIDE = range(5)
-_TABLE = 0x20001  # the last code point is an ideograph; those beyond are too, or private, and count as letters like it
+_TABLE = 0x20001  # the last code point is an ideograph; most of those beyond are, too, and all count as letters like it
 _FIRST_WIDE = 0x2E80  # scripts without spaces: a Latin word or number between their letters is a separate word
 _LINE_FEED, _SPACE = 10, 32
 _SHORTEST_WORD = 3
