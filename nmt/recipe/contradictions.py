@@ -115,7 +115,7 @@ def _of_corpus(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     if excluded := [name for name in _EXCLUDED[text] if name in given]:
         why = f"not with {text} (remove one of the two)"
         why = f"there is no {prefix}.dataset to choose from" if text == "src and trg" else why
-        yield from (f"{prefix}.{name}: {why}" for name in excluded)
+        yield f"{prefix}.{excluded[0]}: {why}"
         return
     columns = [name for name in _COLUMNS if name in given]
     needed: dict[str, tuple[str, ...]] = {"src and trg": ("src", "trg"), "dataset": ("split", *_COLUMNS)}

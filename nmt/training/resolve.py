@@ -69,7 +69,7 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
         max_tokens = _largest_batch(recipe, data, ranks)
         recipe = _with(recipe, "batch", {"max_tokens": max_tokens})
         limit = "do not fit the memory" if ranks.device.type == "cuda" else "are hardly faster on a CPU"
-        say(f"batch.max_tokens: auto: {max_tokens:,}; larger batches {limit}, or leave few updates an epoch")
+        say(f"batch.max_tokens: auto: {max_tokens:,}: larger batches {limit}, or leave few updates an epoch")
     train = recipe.train
     if train.epochs and not (begun and (train.epochs, train.updates) == (begun.train.epochs, begun.train.updates)):
         n_update, why = _updates_of_epochs(original, Feed(recipe, data, ranks).plan, ranks)
