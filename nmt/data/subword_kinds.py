@@ -59,8 +59,8 @@ class Kind:
         return self.extend(PieceTable(vocab=[*BYTE_LETTERS]), words, n_piece - len(BYTE_LETTERS))
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
-        """Add n_new pieces, or fewer if the text has no more."""
-        raise NotImplementedError
+        """Add n_new pieces, or fewer if the text has no more. Raises DataError for a kind that cannot be extended."""
+        raise DataError(f"subwords.extend: subwords of the kind {self.stored} cannot be extended. Set it to 0.")
 
     def complaints(self, pieces: PieceTable) -> Iterator[str]:
         """Yield complaints about the entries of a file besides the pieces."""
