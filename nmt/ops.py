@@ -21,11 +21,12 @@ class _NoKernels:
 try:
     from nmt.kernels import attention as attentions
     from nmt.kernels import choice, cross_entropy, dropping, int8_products, linears, passes, products, sublayers, switch
+    from nmt.kernels import int8_layers as int8
     from nmt.kernels import on_gpu as gpu
 except ImportError:
     missing: Any = _NoKernels()
     attentions = choice = cross_entropy = dropping = int8_products = missing
-    linears = passes = products = sublayers = switch = gpu = missing
+    linears = passes = products = sublayers = switch = int8 = gpu = missing
 
 # Operations of the kernels alone, described there. Without kernels they do nothing and return None.
 use_kernels = switch.use  # for a CPU, in this process
@@ -33,6 +34,9 @@ bf16_in_fp32 = products.bf16_in_fp32  # for this CPU
 prepacked_linear = products.prepacked_linear
 fuse_weights = linears.lay_beside_each_other  # for `fused_linear` in a search on a GPU
 int8_product: Callable[[], Any] = int8_products.int8_product
+int8_linear: Callable[..., Any] = int8.Int8Linear
+int8_feed_forward: Callable[..., Any] = int8.Int8FeedForward
+int8_spread_of_outputs: Callable[..., Any] = int8.spread_of_outputs
 end_of_step = choice.end_of_step  # of `fixed_search.Table`, on a GPU
 
 

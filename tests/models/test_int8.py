@@ -10,12 +10,13 @@ from torch import nn
 from nmt import ops
 from nmt.errors import MachineError, RunError
 from nmt.models.build import build_model
-from nmt.models.int8 import MIN_RANGES, Int8FeedForward, Int8Linear, Int8Projection, Spread, prepacked, to_int8
+from nmt.models.int8 import Int8FeedForward, Int8Linear, Int8Projection, prepacked, to_int8
 from nmt.models.layers import Stream
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
 
 products = pytest.importorskip("nmt.kernels.int8_products")
+SMALLEST_RANGE = 4.0  # standard deviations
 
 BY_ONEDNN = pytest.mark.skipif(not products.exact_pair(), reason="no exact products of 8 bits by oneDNN here")
 BY_KERNEL = pytest.mark.skipif(not products.bytes_in_kernels(), reason="no kernel multiplies 8 bits on this processor")
@@ -31,7 +32,8 @@ def backend(request):
 
 @pytest.fixture(autouse=True)
 def use_backend(backend, monkeypatch):
-    monkeypatch.setattr(ops, "int8_product", lambda: backend)
+    for module in (ops, products):
+        monkeypatch.setattr(module, "int8_product", lambda: backend)
 
 
 def feed_forward_and_norm(norm="pre", bias=True, dtype=torch.float32):
@@ -50,6 +52,10 @@ def feed_forward_and_norm(norm="pre", bias=True, dtype=torch.float32):
     return ffn.to(dtype), before.to(dtype)
 
 
+def affine(norm):
+    return norm.weight.detach(), norm.bias.detach()
+
+
 def states(norm, before, n=200, dtype=torch.float32):
     """Inputs of the layer: sums before its own norm, or outputs of another norm."""
     x = torch.randn(n, 64, generator=torch.Generator().manual_seed(2)) * 3 + 1
@@ -66,7 +72,7 @@ def test_int8_output_equals_full_precision_up_to_rounding(backend, norm, bias, d
     with torch.inference_mode():
         exact = ffn(x)
         change = exact - x if norm == "pre" else exact
-        narrow = Int8FeedForward(copy.deepcopy(ffn).to(dtype), copy.deepcopy(before).to(dtype))
+        narrow = Int8FeedForward(copy.deepcopy(ffn).to(dtype), affine(copy.deepcopy(before).to(dtype)))
         found = narrow(x.to(dtype)).float()
     assert (found - exact).norm() < (0.03 if backend.most == 255 else 0.04) * change.norm()
     assert (found - exact).mean().abs() < 0.01 * change.abs().mean()  # rounding has no bias
@@ -75,7 +81,7 @@ def test_int8_output_equals_full_precision_up_to_rounding(backend, norm, bias, d
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_row_does_not_depend_on_other_rows(norm):
     ffn, before = feed_forward_and_norm(norm, dtype=torch.bfloat16)
-    narrow, x = Int8FeedForward(ffn, before), states(norm, before, dtype=torch.bfloat16)
+    narrow, x = Int8FeedForward(ffn, affine(before)), states(norm, before, dtype=torch.bfloat16)
     with torch.inference_mode():
         expected = narrow(x.view(4, 50, 64)).view(200, 64)
         assert torch.equal(narrow.step(Stream(x)).total(), expected)  # as in a search
@@ -85,7 +91,7 @@ def test_row_does_not_depend_on_other_rows(norm):
 
 def test_values_beyond_the_range_are_clipped_and_never_wrap_around():
     ffn, before = feed_forward_and_norm()
-    narrow = Int8FeedForward(ffn, before)
+    narrow = Int8FeedForward(ffn, affine(before))
     x = torch.zeros(64, 64)
     x[range(64), range(64)] = 1e4  # normalised, each row has one number of nearly 8, twice the range, and small ones
     with torch.no_grad():
@@ -98,7 +104,7 @@ def test_values_beyond_the_range_are_clipped_and_never_wrap_around():
     outlier = torch.zeros(1, 256)
     outlier[0, 5] = 1e4  # 16 standard deviations
     with torch.inference_mode():
-        exact, found = wide(outlier) - outlier, Int8FeedForward(wide, wide.layer_norm)(outlier) - outlier
+        exact, found = wide(outlier) - outlier, Int8FeedForward(wide, affine(wide.layer_norm))(outlier) - outlier
     assert torch.nn.functional.cosine_similarity(exact, found).item() > 0.8
 
 
@@ -132,8 +138,8 @@ def test_model_with_outlier_states_has_wider_ranges(make, batch, norm):
     ]
     with torch.inference_mode():
         found = outlying(*batch)
-    ranges = [[layer.range for layer in layers] for layers in int8_layers]
-    assert MIN_RANGES[0] in ranges[0] and max(ranges[0]) < 6 < 9 < max(ranges[1])
+    ranges = [[layer.int8.range for layer in layers] for layers in int8_layers]
+    assert SMALLEST_RANGE in ranges[0] and max(ranges[0]) < 6 < 9 < max(ranges[1])
     assert (found - exact).norm() < 0.06 * exact.norm()
 
 
@@ -142,7 +148,7 @@ def test_model_with_outlier_states_has_wider_ranges(make, batch, norm):
 def test_int8_linear_after_a_norm_equals_full_precision_up_to_rounding(bias, factor):
     _, before = feed_forward_and_norm("post")
     linear = nn.Linear(64, 300, bias=bias)
-    spread = Spread(before.weight.detach() * factor, before.bias.detach() * factor)
+    spread = before.weight.detach() * factor, before.bias.detach() * factor
     narrow, x = Int8Linear(linear, spread), states("post", before) * factor
     with torch.inference_mode():
         exact, found = linear(x), narrow(x)
