@@ -54,12 +54,8 @@ class Translation(BaseTranslation):
 
     tokens: list[str] | None = _evidence_field("tokens", "Its subwords and the end symbol.")
     token_log_probs: list[float] | None = _evidence_field("token_log_probs", "Log-probabilities by forced decoding.")
-    source_tokens: list[str] | None = _evidence_field(
-        "source_tokens", "The subwords that the model read, and the end symbol."
-    )
-    alignment: list[int | None] | None = _evidence_field(
-        "alignment", "Index into source_tokens for each of the tokens, from 0; None for the end symbol."
-    )
+    source_tokens: list[str] | None = _evidence_field("source_tokens", "The subwords read, and the end symbol.")
+    alignment: list[int | None] | None = _evidence_field("alignment", "Index in source_tokens of each token, or None.")
     word_alignment: str | None = _evidence_field("word_alignment", "Aligned words of source and translation: 0-0 1-2.")
 
     @classmethod
@@ -130,7 +126,7 @@ class Model:
         Raises RecipeError for unknown or contradictory options. Raises DataError for one text in place of several, for
         lines that are not text, and for unpaired surrogates.
         """
-        texts, decode = list(_checked_texts(lines, "lines")), self.decode(**options)
+        texts, decode = list(_checked_texts(lines, "lines", str, Request)), self.decode(**options)
         translator = self.translator(decode)
         evidence = Evidence(translator, self.recipe.model_copy(update={"decode": decode}), self._usual_ratios)
         results = zip(texts, translator.translate(texts, on_progress), strict=True)
@@ -143,7 +139,7 @@ class Model:
         A source may be a `nmt.Request` with a language and tags of its own. options: precision, max_tokens, trg_lang
         and tags have an effect here. Raises DataError, and the errors of `translate`.
         """
-        requests = list(_checked_texts(sources, "sources"))
+        requests = list(_checked_texts(sources, "sources", str, Request))
         targets = [text.replace("\n", " ") for text in _checked_texts(translations, "translations", str)]
         if len(requests) != len(targets):
             raise DataError(f"{len(requests):,} sources but {len(targets):,} translations: give one for each source.")
@@ -249,17 +245,13 @@ def _as_list(name: str, argument: Any, expected: str, *types: type) -> list[Any]
 
 
 def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[Any]:
-    """Yield the texts without line ends. Raises DataError for values that are not text or not valid Unicode.
-
-    name: of the argument. types: of a text; by default str and Request.
-    """
+    """Yield the texts without line ends. Raises DataError for values of other types, and for invalid Unicode."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        found = f"one, {described(texts)}: put it in a list" if isinstance(texts, str | bytes) else described(texts)
-        raise DataError(f"{name}: expected a list of texts, found {found}.")
+        raise DataError(f"{name}: expected a list of texts, found {described(texts)}.")
     for number, text in enumerate(texts, start=1):
-        if not isinstance(text, types or (str, Request)):
-            expected = "text" if types else "text or a nmt.Request of texts"
-            raise DataError(f"{name}, number {number}: expected a {expected}, found {described(text)}.")
+        if not isinstance(text, types):
+            expected = " or ".join(kind.__name__ for kind in types)
+            raise DataError(f"{name}, number {number}: expected {expected}, found {described(text)}.")
         parts = [text.source, text.prefix, *text.required, *text.avoided] if isinstance(text, Request) else [str(text)]
         try:
             "".join(parts).encode("utf-8")

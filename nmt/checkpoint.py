@@ -12,7 +12,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from nmt.errors import MachineError, NmtError, RunError, TrainingError
+from nmt.errors import MachineError, NmtError, RunError
 from nmt.files import parse_json, put_in_place, sha256_of, sync_folder
 
 FORMAT = 1
 MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 STATE, MANIFEST = "state.json", "manifest.json"
-_NAME = re.compile(r"^update-(\d{8,})$")
-_HIDDEN = re.compile(r"^\.(.+)\.(new|old|gone)\.tmp$")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MAX_JSON = 64 << 20  # bytes
 
 
@@ -44,7 +42,7 @@ def name_of(update: int) -> str:
 
 def update_of(folder: Path) -> int | None:
     """Update number of a checkpoint folder; None if it is no checkpoint."""
-    match = _NAME.match(folder.name)
+    match = re.fullmatch(r"update-(\d{8,})", folder.name)
     return int(match[1]) if match else None
 
 
@@ -76,18 +74,18 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
     """Write a checkpoint and commit it.
 
     tensors: file name -> name -> tensor. state: content of state.json. An existing checkpoint of this name is replaced.
-    Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails. In both cases
-    an existing checkpoint is untouched.
+    Raises MachineError for weights that are not finite, and when the disk is full or fails. In both cases an existing
+    checkpoint is untouched.
     """
     for file in (MODEL, EMA):
         for name, tensor in tensors.get(file, {}).items():
             if not bool(torch.isfinite(tensor).all()):
-                raise TrainingError(
+                raise MachineError(
                     f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
                     "are untouched. Start a new run with a lower learning rate, a longer optim.warmup, optim.clip, or "
                     "in fp32."
                 )
-    temporary = _hidden(folder, "new")
+    temporary = folder.with_name(f".{folder.name}.new.tmp")
     try:
         if not folder.parent.exists():
             folder.parent.mkdir()  # without parents: a removed run folder must not come back in part
@@ -111,15 +109,10 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         ) from error
 
 
-def _hidden(folder: Path, kind: str) -> Path:
-    """A temporary name in the same folder, which does not count as a checkpoint. kind: new, old or gone."""
-    return folder.with_name(f".{folder.name}.{kind}.tmp")
-
-
 def recover(parent: Path) -> None:
     """Finish or undo what a killed process left in a folder of checkpoints. The caller must hold the lock."""
     for path in parent.iterdir():
-        if match := _HIDDEN.match(path.name):
+        if match := re.fullmatch(r"\.(.+)\.(new|old|gone)\.tmp", path.name):
             name, kind = match.groups()
             if kind == "old" and not (parent / name).exists():
                 os.replace(path, parent / name)
@@ -133,92 +126,71 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file that this program wrote. Raises RunError if it is damaged, or too large to be one."""
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Context manager: raise RunError for a missing or damaged file. A PermissionError is no damage, and stays."""
     try:
-        if path.stat().st_size > _MAX_JSON:
-            raise RunError(f"{path}: {path.stat().st_size:,} bytes are too many: nmt did not write this file.")
-        raw = path.read_bytes()
-        if not raw.endswith(b"\n"):
-            raise RunError(f"{path}: damaged: its end is missing.")
-        return parse_json(raw)
-    except FileNotFoundError:
-        raise RunError(f"{path}: missing.") from None
-    except ValueError as error:
-        raise RunError(f"{path}: damaged: {error}.") from None
+        yield
     except PermissionError:
         raise
     except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
+        raise RunError(f"{path}: missing, or cannot be read: {error.strerror or error}.") from None
+    except (ValueError, SafetensorError) as error:
+        raise RunError(f"{path}: damaged, or not written by nmt-train: {error}.") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file that this program wrote. Raises RunError if it is missing, damaged, or too large to be one."""
+    with _reading(path):
+        if path.stat().st_size > _MAX_JSON:
+            raise RunError(f"{path}: {path.stat().st_size:,} bytes are too many: nmt did not write this file.")
+        return parse_json(path.read_bytes())
 
 
 def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
 
-    Raises RunError naming the first file that is missing, truncated, changed or unexpected, and NewerFormat if a newer
+    Raises RunError naming the first file that is missing, truncated or changed, and NewerFormat if a newer
     nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state.
     """
-    files = _files_of(folder)
-    for name, entry in files.items():
-        path = folder / name
-        if path.is_symlink() or not path.is_file():
-            raise RunError(f"{path}: missing or not a regular file, though the manifest lists it.")
-        try:
-            is_same = path.stat().st_size == entry["size"] and sha256_of(path) == entry["sha256"]
-        except PermissionError:  # an unreadable file is not a damaged one
-            raise
-        except OSError as error:
-            raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
-        if not is_same:
-            raise RunError(f"{path}: its size or SHA-256 differs from the manifest: truncated, damaged or replaced.")
-    for name in {MODEL, OPTIMIZER, EMA, STATE} - files.keys():
-        if (folder / name).exists():
-            raise RunError(f"{folder / name}: not in the manifest: added later, or the manifest was changed.")
+    manifest = read_json(folder / MANIFEST)
+    version, files = (manifest.get("format"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
+    if isinstance(version, int) and version > FORMAT:
+        raise NewerFormat(
+            f"{folder}: written in format {version} by a newer nmt; this one reads format {FORMAT}. Upgrade nmt."
+        )
+    if version != FORMAT or not isinstance(files, dict):
+        raise RunError(f"{folder / MANIFEST}: damaged: no list of files in format {FORMAT}.")
     for name in (MODEL, STATE, *needed):
         if name not in files:
             raise RunError(f"{folder / name}: missing, and not in the manifest.")
-    state = read_json(folder / STATE)
-    if not isinstance(state, dict) or type(state.get("update")) is not int:
+    for name, expected in files.items():
+        path = folder / name
+        if name not in (MODEL, OPTIMIZER, EMA, STATE) or path.is_symlink() or not path.is_file():
+            raise RunError(f"{path}: missing, or not a regular file of a checkpoint, though the manifest lists it.")
+        with _reading(path):
+            found = {"size": path.stat().st_size, "sha256": sha256_of(path)}
+        if found != expected:
+            raise RunError(f"{path}: its size or SHA-256 differs from the manifest: truncated, damaged or replaced.")
+    state: dict[str, Any] = read_json(folder / STATE)
+    if not isinstance(state, dict) or not isinstance(state.get("update"), int):
         raise RunError(f"{folder / STATE}: damaged: the update number is missing.")
     if update_of(folder) not in (None, state["update"]):
         raise RunError(f"{folder}: holds the files of update {state['update']}: it was renamed or replaced.")
     return state
 
 
-def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Check the manifest of a checkpoint and return its files: {name: {size, sha256}}."""
-    path = folder / MANIFEST
-    if folder.is_symlink() or path.is_symlink():
-        raise RunError(f"{folder}: it or its manifest is a symbolic link, so nmt-train did not write this checkpoint.")
-    manifest = read_json(path)
-    version, files = (manifest.get("format"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
-    if type(version) is int and version > FORMAT:
-        raise NewerFormat(
-            f"{folder}: written in format {version} by a newer nmt; this one reads format {FORMAT}. Upgrade nmt."
-        )
-    if type(version) is not int or version != FORMAT or not files or not isinstance(files, dict):
-        raise RunError(f"{path}: damaged: no list of files in format {FORMAT}.")
-    for name, entry in files.items():
-        if not isinstance(entry, dict) or type(entry.get("size")) is not int or type(entry.get("sha256")) is not str:
-            raise RunError(f"{path}: damaged: {name} is listed without its size and SHA-256.")
-        if not _PLAIN_NAME.fullmatch(name):
-            raise RunError(f"{folder}: {name!r} is not a plain file name, so nmt-train did not write this checkpoint.")
-    return dict(files)
-
-
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
     """Load the tensors of one file of a verified checkpoint, on the CPU."""
-    try:
+    with _reading(folder / name):
         return load_file(folder / name)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{folder / name}: not a safetensors file: {error}.") from None
 
 
-def average(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """Average the weights of one or more checkpoints, in fp64. A single checkpoint is returned bit for bit."""
+def average(folders: Sequence[Path], file: str = MODEL) -> dict[str, Tensor]:
+    """Average the tensors of a file of checkpoints, in fp64. Those of a single checkpoint are returned bit for bit."""
     total: dict[str, Tensor] = {}
     for folder in folders:
-        weights = load_tensors(folder, MODEL)
+        weights = load_tensors(folder, file)
         for name, tensor in weights.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / len(folders)).to(weights[name].dtype) for name, tensor in total.items()}
@@ -227,7 +199,7 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
 def remove(folder: Path) -> None:
     """Delete a checkpoint. It is renamed first, so that a partial checkpoint is never visible. Files that cannot be
     deleted, for example while another process has them open on a network disk, are left to `recover`."""
-    renamed = _hidden(folder, "gone")
+    renamed = folder.with_name(f".{folder.name}.gone.tmp")
     shutil.rmtree(renamed, ignore_errors=True)
     os.replace(folder, renamed)
     shutil.rmtree(renamed, ignore_errors=True)

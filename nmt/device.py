@@ -3,7 +3,6 @@
 import platform
 import re
 import warnings
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,13 +20,11 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = None
-    with suppress(RuntimeError):
-        device = torch.device(name)
-    if device is None or device.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu(:0)?|cuda(:[1-9]?[0-9])?", name):
         raise NmtError(
             f"{option} {name}: there is no such device. Use {option} cpu, auto, cuda, or one of several GPUs: cuda:1."
         )
+    device = torch.device(name)
     if device.type == "cuda":
         n_gpu = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= n_gpu:

@@ -16,7 +16,7 @@ class NmtError(Exception):
     exit_code = 2
 
 
-class RecipeError(NmtError):
+class RecipeError(NmtError, ValueError):  # pydantic reports a ValueError of a validator with its option
     """A recipe, or an option of it on the command line, cannot be used. The message lists all problems at once."""
 
 
@@ -35,7 +35,7 @@ class RunError(NmtError):
 
 
 class MachineError(NmtError):
-    """The machine failed: disk full, memory short, a process lost."""
+    """The work cannot go on: disk full, memory short, a process lost, a loss that is not finite."""
 
     exit_code = 1
 
@@ -48,10 +48,6 @@ class Unavailable(MachineError):
 
 class OutOfMemory(MachineError):
     """Memory ran out, and the batch cannot be made smaller here."""
-
-
-class TrainingError(MachineError):
-    """Training cannot go on: the loss or the gradient is not finite."""
 
 
 def shown(value: object) -> str:

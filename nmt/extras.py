@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import os
 import re
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -49,11 +50,9 @@ def version_and_commit(clone: Path = _CLONE) -> str:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return version()
-    commit = re.match(r"# branch\.oid ([0-9a-f]{12})", completed.stdout)
-    if not commit:  # there is none yet
-        return version()
-    is_changed = re.search(r"^[^#]", completed.stdout, re.MULTILINE)
-    return f"{version()}+g{commit[1]}{'.dirty' if is_changed else ''}"
+    commit = re.match(r"# branch\.oid ([0-9a-f]{12})", completed.stdout)  # None if there is none yet
+    mark = ".dirty" if re.search(r"^[^#]", completed.stdout, re.MULTILINE) else ""
+    return f"{version()}+g{commit[1]}{mark}" if commit else version()
 
 
 def require(extra: str, wanted_by: str, instead: str = "") -> None:
@@ -61,9 +60,11 @@ def require(extra: str, wanted_by: str, instead: str = "") -> None:
 
     wanted_by: an option or a file. instead: an alternative.
     """
-    if not is_installed(extra):
-        packages = " ".join(f"'{requirement}'" for requirement in EXTRAS[extra].values())
-        raise Unavailable(f"{wanted_by}: a package is needed that is not installed: pip install {packages}{instead}.")
+    with suppress(ModuleNotFoundError):  # of the parent package of a module
+        if all(importlib.util.find_spec(module) for module in EXTRAS[extra]):
+            return
+    packages = " ".join(f"'{requirement}'" for requirement in EXTRAS[extra].values())
+    raise Unavailable(f"{wanted_by}: a package is needed that is not installed: pip install {packages}{instead}.")
 
 
 def incomplete(error: ImportError) -> str:
@@ -72,11 +73,3 @@ def incomplete(error: ImportError) -> str:
         f"nmt is installed without a package that it needs: no module {error.name}. Install it again with its "
         "dependencies: pip install . in its folder."
     )
-
-
-def is_installed(extra: str) -> bool:
-    """Return whether all packages of an extra are installed. Imports nothing."""
-    try:
-        return all(importlib.util.find_spec(module) for module in EXTRAS[extra])
-    except ModuleNotFoundError:  # the parent package of a module
-        return False

@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import fcntl
 import glob
 import hashlib
 import html
@@ -11,7 +12,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,13 +20,8 @@ from typing import Any, BinaryIO
 
 from nmt.errors import NmtError, RunError
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
-# Errors of systems that cannot sync a folder.
-_UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
+# Errors of file systems that cannot sync a folder, or lock a file.
+_UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK}
 
 
 def sha256_of(path: Path) -> str:
@@ -40,14 +35,13 @@ def refuse_links_out(folder: Path) -> None:
     folder could read and show files of this user. Call it before reading anything in the folder. The folder itself may
     be a link."""
     real = os.path.realpath(folder)
-    for parent, folders, names in os.walk(real):
+    for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = os.path.join(parent, name)
             if os.path.islink(path) and not Path(target := os.path.realpath(path)).is_relative_to(real):
-                shown = folder / os.path.relpath(path, real)
                 raise NmtError(
-                    f"{shown}: is a link to {target}, outside of the folder, so it is not read. Replace it by a copy "
-                    "of the file."
+                    f"{path}: is a link to {target}, outside of the folder, so it is not read. Replace it by a copy of "
+                    "the file."
                 )
 
 
@@ -63,9 +57,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to disk, if supported: Windows cannot open a folder, and some file systems refuse."""
-    if sys.platform == "win32":
-        return
+    """Sync the names in a folder to disk, if its file system can."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with naming(folder):
@@ -105,17 +97,11 @@ def lock_file(handle: int) -> bool:
     Returns False on a disk without locks. Raises BlockingIOError if another process holds the lock.
     """
     try:
-        if sys.platform == "win32":
-            os.lseek(handle, 1 << 30, os.SEEK_SET)  # far behind the text, so that other processes can read it
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except PermissionError:  # on Windows
-        raise BlockingIOError from None
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP):  # as of some network disks
-            return False
-        raise
+        if error.errno not in _UNSUPPORTED:
+            raise
+        return False
     return True
 
 
@@ -244,11 +230,11 @@ def check_is_run(folder: Path) -> None:
     """Raise RunError if no run was started in a folder, NmtError if it contains a link that leads out of it."""
     if is_run(folder):
         refuse_links_out(folder)
-        return
-    if folder.is_file() and is_run(folder.parent):
+    elif folder.is_file() and is_run(folder.parent):
         raise RunError(f"{folder} is a file: name the run folder that it is in, {folder.parent}")
-    if (folder / SEEDS).is_file():
+    elif (folder / SEEDS).is_file():
         raise RunError(f"{folder} has a run for each seed: name one of them, {folder}/seed-N.")
-    raise RunError(
-        f"{folder} is not a run folder: there is no {RECIPE} in it. Name the folder that nmt-train wrote, runs/NAME."
-    )
+    else:
+        raise RunError(
+            f"{folder} is not a run folder: there is no {RECIPE} in it. Name one that nmt-train wrote, runs/NAME."
+        )

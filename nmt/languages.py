@@ -42,7 +42,6 @@ _WRITTEN_IN = {
 }
 _WITHIN = {"Hans": "Hani", "Hant": "Hani", "Hira": "Jpan", "Kana": "Jpan", "Hang": "Kore"}
 UNSPACED = frozenset({"Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Java", "Bali", "Lana", "Talu"})
-_OF_NO_LANGUAGE = frozenset({UNTOLD, "mul", "zxx", "mis"})
 # Names of a side whose language is not specified. They happen to be codes of very small languages, too.
 _SIDES = frozenset({"", "src", "trg", "tgt"})
 _NO_REGION = frozenset({"XX", "ZZ"})  # as in en_XX, a code of mBART
@@ -127,7 +126,7 @@ def _tag_of(code: str) -> "Tag | None":
 
 def _scripts_of(primary: str) -> frozenset[str]:
     """The scripts of a language. primary: its shortest code."""
-    if primary in _OF_NO_LANGUAGE or primary.startswith("x-"):
+    if primary == UNTOLD:  # for which CLDR has the script of English
         return frozenset()
     for scripts, languages in _WRITTEN_IN.items():
         if primary in languages.split():
@@ -143,9 +142,8 @@ def _nearest(text: str) -> str:
     import langcodes
     from langcodes.data_dicts import LIKELY_SUBTAGS
 
-    is_code = len(text) == 2 and text.isascii() and text.isalpha() and text != "xx"
-    if is_code and (country := langcodes.Language.get(f"und-{text}")).is_valid():
-        return country.maximize().language or ""
+    if len(text) == 2 and text != "xx" and langcodes.tag_is_valid(country := f"und-{text}"):
+        return langcodes.Language.get(country).maximize().language or ""
     codes = sorted(code for code in LIKELY_SUBTAGS if len(code) == 2)
     code_of = {language_of(code).name.lower(): code for code in codes} | {code: code for code in codes}
     close = difflib.get_close_matches(text, code_of, n=1, cutoff=0.7)

@@ -161,15 +161,13 @@ def recurrence(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) ->
     """Run an LSTM, of two states, or a GRU, of one, over whole sentences: (B, L, d_in) -> h at all positions,
     (B, L, width), and the last state.
     state: (B, width) each. weights: of the input and of the state, and the biases of both."""
-    device, dtype = x.device.type, x.dtype
+    device = x.device.type
     # Cast here: autocast would run it in fp16 on a GPU, whatever its own type, and in bf16 on a CPU without bf16.
-    casts = device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
-    if casts:
-        dtype = torch.get_autocast_dtype(device)
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     initial = [widened(part.unsqueeze(0).to(x.dtype).to(dtype)) for part in state]
     x, weights = widened(x.to(dtype)), [widened(weight.to(dtype)) for weight in weights]
     options = (True, 1, 0.0, torch.is_grad_enabled(), False, True)  # with biases, one layer, no dropout
-    with torch.autocast(device, enabled=False) if casts else nullcontext():
+    with torch.autocast(device, enabled=False):
         output, *last = (
             torch.lstm(x, initial, weights, *options) if len(state) > 1 else torch.gru(x, initial[0], weights, *options)
         )
@@ -258,9 +256,7 @@ def consistency(
 
 def _true_rows(mask: Tensor, n: int | None) -> Tensor:
     """Indices of True in a mask (B, T), flattened: (n,). Without n the host waits for the device."""
-    if n is None:
-        return mask.flatten().nonzero().squeeze(1)
-    return torch.nonzero_static(mask.flatten(), size=n).squeeze(1)
+    return torch.nonzero_static(mask.flatten(), size=int(mask.sum()) if n is None else n).squeeze(1)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
@@ -320,8 +316,7 @@ def _block_width(n_column: int, n: int) -> int | None:
 def log_total(logits: Tensor, column: int) -> Tensor:
     """Logsumexp of each row of (R, V), in fp32 at least: (R,). column: one with finite logits. Its logit less its
     log-softmax is the result: one pass on a CPU, not several as in `logsumexp`."""
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    return logits[:, column] - logits.log_softmax(-1, dtype=dtype)[:, column]
+    return logits[:, column] - _log_softmax(logits)[:, column]
 
 
 def store(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor, n_step: Tensor) -> None:

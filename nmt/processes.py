@@ -102,17 +102,14 @@ class ProcessRank(NamedTuple):
 def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
     """The rank that the environment describes; without WORLD_SIZE, that of a single process. Raises NmtError for an
     environment that torchrun would not set."""
-    if (world_size := environment.get("WORLD_SIZE", "1")) == "1":
+    defaults = {"RANK": "", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # in the order of the fields of `ProcessRank`
+    found = {name: environment.get(name, default) for name, default in defaults.items()}
+    if found["WORLD_SIZE"] == "1":
         return ProcessRank()
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # in the order of the fields of `ProcessRank`
-    value_of = {"LOCAL_RANK": "0", **environment}
-    wrong = [name for name in names if not value_of.get(name, "").isdecimal()]
-    if not wrong and not int(value_of["RANK"]) < int(world_size):
-        wrong = ["RANK"]
-    if wrong:
-        problem = f"is {environment[wrong[0]]!r}" if wrong[0] in environment else "is missing"
+    numbers = [int(text) if text.isdecimal() else -1 for text in found.values()]
+    if min(numbers) < 0 or numbers[0] >= numbers[1]:
         raise NmtError(
-            f"WORLD_SIZE is {world_size!r} in the environment, as if torchrun had started several processes, but "
-            f"{wrong[0]} {problem}. Start them by torchrun, or unset WORLD_SIZE."
+            f"the environment has {found}, but torchrun sets numbers, RANK below WORLD_SIZE. Start the processes by "
+            "torchrun, or unset WORLD_SIZE."
         )
-    return ProcessRank(*(int(value_of[name]) for name in names))
+    return ProcessRank(*numbers)

@@ -20,7 +20,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import MachineError, NmtError, RunError, is_machine_error
+from nmt.errors import MachineError, RunError, is_machine_error
 from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import SkipInit, build_model
@@ -81,9 +81,8 @@ class Run:
         if expected not in (None, subwords.sha256):
             raise RunError(
                 f"{self.subwords_file}: its fingerprint is {subwords.sha256[:12]}, but {self.data_file.name} says "
-                f"that the run was trained with {expected[:12] if isinstance(expected, str) else expected}: the file "
-                "was changed, or belongs to another run. Restore it from a copy of the run or from the data it was "
-                "trained on."
+                f"that the run was trained with {str(expected)[:12]}: the file was changed, or belongs to another run. "
+                "Restore it from a copy of the run or from the data it was trained on."
             )
         return subwords
 
@@ -123,22 +122,6 @@ class Run:
                 damaged[folder] = str(error)
         return {}, damaged
 
-    def verify(self) -> Iterator[tuple[str, int | None, str]]:
-        """Verify the checkpoints and the final model. Yield the name, update (None if unreadable) and complaint ('' if
-        intact) of each. Raises RunError if recipe or subwords are not those of the run."""
-        needed = required_files(self.recipe())
-        self.subwords()
-        if "subwords" not in self.data_facts():
-            raise RunError(f"{self.data_file}: the SHA-256 of the subwords is missing: it was changed. Restore it.")
-        models = [self.model_folder] if os.path.lexists(self.model_folder) else []
-        for folder in [*map(self.checkpoint, self.updates()), *models]:
-            try:
-                state = checkpoint.verify(folder, () if folder == self.model_folder else needed)
-                yield folder.name, state["update"], ""
-            except NmtError as error:
-                if os.path.lexists(folder):  # else a running training has deleted it meanwhile
-                    yield folder.name, checkpoint.update_of(folder), str(error)
-
     def tidy(self) -> None:
         """Clean up after killed processes. The caller must hold the lock."""
         for parent in filter(Path.is_dir, (self.checkpoints, self.folder)):
@@ -167,8 +150,6 @@ class Run:
         """Digests that identify the result of `load_model`: of the weights' manifest and of the vocabulary."""
         check_is_run(self.folder)
         manifest = self.weights_folder(name) / checkpoint.MANIFEST
-        if not manifest.is_file():
-            checkpoint.verify(manifest.parent)  # raises RunError with the cause
         return f"{sha256_of(manifest)} {sha256_of(self.subwords_file)}"
 
     def weights_folder(self, name: str | None = None) -> Path:

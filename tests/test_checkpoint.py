@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nmt import checkpoint
-from nmt.errors import MachineError, RunError, TrainingError
+from nmt.errors import MachineError, RunError
 
 
 class Tied(nn.Module):
@@ -93,11 +93,11 @@ def change_manifest(folder, change):
     (lambda manifest: manifest.clear(), "no list of files"),
     (lambda manifest: manifest.update(format="1"), "no list of files"),
     (lambda manifest: manifest.update(files=[]), "no list of files"),
-    (lambda manifest: manifest["files"].update({checkpoint.MODEL: 7}), "without its size"),
-    (lambda manifest: manifest["files"][checkpoint.MODEL].update(size="7"), "without its size"),
+    (lambda manifest: manifest["files"].update({checkpoint.MODEL: 7}), "size or SHA-256 differs"),
+    (lambda manifest: manifest["files"][checkpoint.MODEL].update(size="7"), "size or SHA-256 differs"),
     (lambda manifest: manifest["files"].pop(checkpoint.MODEL), "not in the manifest"),
     (lambda manifest: manifest.update(format=99), "format 99 by a newer nmt; this one reads format 1"),
-    *((lambda manifest, name=name: manifest["files"].update({name: {"size": 1, "sha256": ""}}), "no. a plain file name")
+    *((lambda manifest, name=name: manifest["files"].update({name: {"size": 1, "sha256": ""}}), "no. a regular file")
       for name in ("../../etc/passwd", "/etc/passwd", "a/b", "", ".hidden", "nul\0", "c:x")),
 ])  # fmt: skip
 def test_changed_manifest_is_refused(folder, change, error):
@@ -134,7 +134,7 @@ def test_io_error_means_damage_but_permission_error_does_not(folder, monkeypatch
 @pytest.mark.parametrize("file", [checkpoint.MODEL, checkpoint.EMA])
 def test_non_finite_weights_are_never_written(folder, file):
     target = folder.with_name(checkpoint.name_of(8))
-    with pytest.raises(TrainingError, match="b holds numbers that are not finite"):
+    with pytest.raises(MachineError, match="b holds numbers that are not finite"):
         checkpoint.save(target, {**tensors(), file: {"b": torch.tensor([1.0, math.nan])}}, {"update": 8})
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 

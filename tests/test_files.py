@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,7 +18,6 @@ def fail_with(number):
     return Mock(side_effect=OSError(number, os.strerror(number)))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open a folder")
 def test_sync_ignores_missing_support_but_not_io_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail_with(errno.EINVAL))
     sync_folder(tmp_path)

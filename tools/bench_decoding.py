@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +32,7 @@ from nmt.data.subwords import EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Texts, score
 from nmt.export import huggingface
-from nmt.export.ctranslate2 import entries, export, library
+from nmt.export.ctranslate2 import entries, export
 from nmt.models.transformer.Models import Transformer
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -57,8 +58,7 @@ def ours(args: argparse.Namespace, arithmetic: str) -> Run:
     def run(sources: Ids, _: int) -> Ids:
         outputs: dict[int, list[int]] = {}
         for numbers, batch in translator.batches(sources):
-            for number, hypotheses in zip(numbers, batch, strict=True):
-                outputs[number] = hypotheses[0].ids
+            outputs.update(zip(numbers, (n_best[0].ids for n_best in batch), strict=True))
         return [outputs[number] for number in range(len(sources))]
 
     return run
@@ -70,7 +70,7 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
     assert isinstance(model.model, Transformer)
     with tempfile.TemporaryDirectory() as folder:
         export(model.model, model.recipe, model.subwords, Path(folder), None)
-        translator: Any = library().Translator(
+        translator: Any = import_module("ctranslate2").Translator(
             folder, device=args.device, compute_type=arithmetic, inter_threads=1, intra_threads=threads
         )
     src, trg = entries(model.subwords.src), entries(model.subwords.trg)

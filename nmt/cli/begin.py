@@ -31,21 +31,16 @@ def end_startup() -> None:
         gc.enable()
 
 
-def begin_shutdown(code: int) -> int:
-    """Make Ctrl-C end the process silently after the work. Returns the exit code."""
-    begin_startup()
-    gc.freeze()
-    return code
-
-
 def _run(command: str) -> int:
     begin_startup()
     try:
-        main = importlib.import_module(f"nmt.cli.{command}").main
+        code: int = importlib.import_module(f"nmt.cli.{command}").main()
     except ModuleNotFoundError as error:
         talk(f"nmt-{command}: error: {incomplete(error)}")
-        return begin_shutdown(2)
-    return begin_shutdown(main())
+        code = 2
+    begin_startup()  # again: from here Ctrl-C ends the process silently
+    gc.freeze()
+    return code
 
 
 _commands = "preprocess", "train", "translate", "export", "score", "report"
@@ -97,8 +92,8 @@ class Stop:
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
             for name in self._names:
-                number = getattr(signal, name, None)  # Windows lacks some of them
-                if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # respect nohup
+                number = getattr(signal, name)
+                if signal.getsignal(number) != signal.SIG_IGN:  # respect nohup
                     self._previous_handlers[number] = signal.signal(number, self._on_signal)
         return self
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -36,25 +36,20 @@ TARGETS = ("ctranslate2", "huggingface", "safetensors")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 N_LINE = 200  # lines of the validation set to compare, at most
 
-# File names in an export, by engine: required ones, and others that some exports have.
-_RUN_FILES = {RECIPE, SUBWORDS}
-_OPTIONAL_RUN_FILES = {RUN_DATA, "lock", "translations", CARD}
-_VOCABULARIES = {"shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"}
-_FILES = {
-    "ctranslate2": (_RUN_FILES | {"model.bin"}, _OPTIONAL_RUN_FILES | _VOCABULARIES | {"config.json"}),
-    "huggingface": (
-        {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"},
-        {CARD, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "model*.safetensors*"},
-    ),
-    "safetensors": (_RUN_FILES | {"model"}, _OPTIONAL_RUN_FILES),
+_OF_RUN = (RECIPE, SUBWORDS, RUN_DATA, "lock", "translations", CARD)
+# Files in an export, by engine: two that mark it, and patterns for the names of the others.
+_FILES: dict[str, tuple[set[str], tuple[str, ...]]] = {
+    "ctranslate2": ({RECIPE, "model.bin"}, (*_OF_RUN, "config.json", "*_vocabulary.json")),
+    "huggingface": ({"config.json", "generation_config.json"}, (CARD, "*token*.json", "model*.safetensors*")),
+    "safetensors": ({RECIPE, "model"}, _OF_RUN),
 }
 
 
 def is_exported(folder: Path, engine: str) -> bool:
     """Return whether a folder is an export for the engine, without other files."""
-    required, optional = _FILES[engine]
+    marks, others = _FILES[engine]
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    return required <= names and all(any(fnmatch(name, pattern) for pattern in required | optional) for name in names)
+    return marks <= names and all(any(fnmatch(name, pattern) for pattern in (*marks, *others)) for name in names)
 
 
 def export(args: argparse.Namespace) -> int:
@@ -102,11 +97,10 @@ def _write(args: argparse.Namespace, model: "Model", folder: Path, lines: Sequen
     recipe, subwords = model.recipe, model.subwords
     tags_of_corpora = list(dict.fromkeys(map(recipe.data.tags_of, recipe.data.train))) or [()]
 
-    def compared(read: Callable[[tuple[str, ...]], "Exported"], tolerance: "Tolerance") -> list[str]:
-        """Compare the folder with the model. read: makes its `Exported` for lines that begin with these tags."""
+    def compared(exported: "Exported", tolerance: "Tolerance") -> list[str]:
         messages = []
         for tags in tags_of_corpora:
-            result = parity.compare(model.model, subwords.tagged(tags), read(tags), lines, tolerance)
+            result = parity.compare(model.model, subwords.tagged(tags), exported, lines, tolerance)
             messages.append(f"{' '.join(tags)}{': ' if tags else ''}{result.text}")
         return messages
 
@@ -117,22 +111,20 @@ def _write(args: argparse.Namespace, model: "Model", folder: Path, lines: Sequen
         tolerance = {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision]
         from nmt.api import load
 
-        exported = load(folder, device="cpu").model
-        return compared(lambda tags: partial(parity.translate_and_score, exported, subwords.tagged(tags)), tolerance)
+        return compared(partial(parity.translate_and_score, load(folder, device="cpu").model), tolerance)
     assert isinstance(model.model, Transformer), "refuse_unsupported has refused the others"
     if args.to == "huggingface":
         from nmt.export import huggingface
 
         huggingface.export(model.model, recipe, subwords, folder)
-        return compared(lambda tags: partial(huggingface.translate_and_score, folder, tags), parity.ROUNDED)
+        return compared(partial(huggingface.translate_and_score, folder), parity.ROUNDED)
     from nmt.export import ctranslate2
 
-    read = partial(ctranslate2.translate_and_score, folder)
     for quantization in dict.fromkeys((None, args.quantization)):  # fp32 first: rounding would hide a wrong export
         ctranslate2.export(model.model, recipe, subwords, folder, quantization)
         parity.copy_front_end(model.run, folder)
         tolerance = parity.QUANTISED if quantization else parity.ROUNDED
-        messages = compared(lambda tags: partial(read, subwords.tagged(tags)), tolerance)
+        messages = compared(partial(ctranslate2.translate_and_score, folder), tolerance)
     return messages
 
 

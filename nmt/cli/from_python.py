@@ -3,14 +3,15 @@
 They run in the calling process, and restore its global torch settings after training.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from nmt.cli.begin import Stop, talk
 from nmt.cli.parser import is_corpus
 from nmt.cli.preprocess import recipe_of_files
+from nmt.cli.train import STOPPING, prepare_libraries
 from nmt.errors import RecipeError, convert_errors, described, shown
 from nmt.files import RECIPE
 from nmt.recipe.options import Recipe
@@ -43,7 +44,7 @@ def prepare(
             raise RecipeError(f'langs: expected the languages of the two sides, as ("en", "de"), found {shown(langs)}.')
         if not files or not all(isinstance(file, str | Path) for file in files):
             raise RecipeError(f"recipe: with langs a corpus is expected, one file or a pair, found {shown(recipe)}.")
-        resolved = recipe_of_files([[str(file) for file in files]], langs, overrides_of(options), given_by="")
+        resolved = recipe_of_files([list(map(str, files))], langs, overrides=overrides_of(options), given_by="")
     else:
         resolved = _read(recipe, options)
     folder = resolved.data_folder
@@ -51,7 +52,7 @@ def prepare(
     changed = differences(read_recipe(folder / RECIPE).model_dump(mode="json"), resolved.model_dump(mode="json"))
     if names := [name for name in changed if not name.startswith(("data.", "name"))]:
         advice = "pass these options to nmt.train, or overwrite the data"
-        print(f"note: {folder / RECIPE} has other values of {', '.join(names)}: {advice}", file=sys.stderr)
+        talk(f"note: {folder / RECIPE} has other values of {', '.join(names)}: {advice}")
     return folder
 
 
@@ -64,8 +65,6 @@ def train(recipe: RecipeSource, **options: Any) -> Path:
     Ctrl-C saves, then raises KeyboardInterrupt; a second Ctrl-C raises it at once. Raises RecipeError for options,
     DataError for unprepared data, RunError for a run folder, MachineError if training cannot continue.
     """
-    from nmt.cli.begin import Stop
-    from nmt.cli.train import STOPPING, prepare_libraries
     from nmt.training.launch import launch
 
     resolved = _read(recipe, options)
@@ -79,9 +78,7 @@ def train(recipe: RecipeSource, **options: Any) -> Path:
 
 def _read(recipe: Any, options: Mapping[str, Any]) -> Recipe:
     if not isinstance(recipe, str | Path | Mapping):
-        raise RecipeError(
-            f"recipe: expected the path of a recipe or of a folder, or a dict of sections, found {described(recipe)}."
-        )
+        raise RecipeError(f"recipe: expected the path of a recipe or of a folder or a dict, found {described(recipe)}.")
     if isinstance(recipe, Mapping):
         return read_recipe(None, [*overrides_of(recipe), *overrides_of(options)], given_by="")
     return read_recipe(recipe, overrides_of(options), given_by="")

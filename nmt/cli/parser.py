@@ -23,7 +23,7 @@ from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.fields import Field, all_fields, option_named, sections
 from nmt.recipe.yaml_marks import with_trg
 
-_OVERRIDE = "override:"
+OVERRIDE = "override:"  # before the dotted name of an option of the recipe, in `dest` of its flags
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +35,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         self.examples = examples
         self.sections: dict[str, str] = {}  # of the recipe, whose options are flags: name and description
-        self.short: dict[str, str] = {}  # short flags, by option
         self._given: Sequence[str] = ()  # words on the command line
         add, text = self.add_argument, "Show this help, or the options of a section."
         add("-h", "--help", action=_Show, show=Parser.help_of, nargs="?", metavar="SECTION", help=text)
@@ -73,13 +72,14 @@ class Parser(argparse.ArgumentParser):
         if option in GONE:
             return f"{flag} is gone: {GONE[option]}"
         names = nearest(name, [other.removeprefix("--") for other in known if other.startswith("--")])
-        similar = " or ".join(dict.fromkeys(self.short.get(other, f"--{other}") for other in names))
+        short = {option: flag for flag, option, _ in SHORT.get(self.prog, ())}
+        similar = " or ".join(dict.fromkeys(short.get(other, f"--{other}") for other in names))
         hint = f" (did you mean {similar}?)" if similar else ""
         return f"{flag}: unknown option{hint}. All: {self.prog} {'--help-all' if '--help-all' in known else '--help'}"
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Convert an argument. An empty one is refused: it is usually an unset variable of a script."""
-        if not arg_string and not action.dest.startswith(_OVERRIDE):
+        """Convert an argument. An empty one is refused, but for --section.option: it is usually an unset variable."""
+        if not arg_string and not any("." in flag for flag in action.option_strings):
             raise argparse.ArgumentError(action, 'is empty, ""')
         return super()._get_value(action, arg_string)
 
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         action = actions.get(flags.split("/")[0])
         if has_expected and action is not None and action.help and action.metavar:
             metavar = action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
-            option = option_named(action.dest.removeprefix(_OVERRIDE)) if action.help == argparse.SUPPRESS else None
+            option = option_named(action.dest.removeprefix(OVERRIDE)) if action.help == argparse.SUPPRESS else None
             text = _help_on(option) if option else action.help.replace("%%", "%")
             message += f", {metavar}: {text.removesuffix('.')}"
         raise NmtError(f"{message}. All: {self.prog} --help")
@@ -110,33 +110,38 @@ class Parser(argparse.ArgumentParser):
                     _add_override(group, f"--{field.name}", field.name, _help_on(field))
         if listed and topic != "all":
             return listing.format_help()
-        parts = [self.format_help()]
-        if self.examples:
-            parts.append("examples:\n" + "".join(f"  {line}\n" for line in self.examples))
-        if listed:
-            parts.append(listing.format_help())
-        return "\n".join(parts)
+        examples = "".join(f"  {line}\n" for line in self.examples)
+        options = f"\n{listing.format_help()}" if listed else ""
+        return f"{self.format_help()}\nexamples:\n{examples}{options}"
 
 
 def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> None:
-    """Add a flag `--section.option VALUE` for every option, which --help SECTION describes, and --help-all.
+    """Add the short flags of a command, --help-all, and for every option a flag `--section.option VALUE`, which --help
+    SECTION describes. If both names of an option are given, the last one counts.
 
     only: sections, one of them with a name; None: all.
     """
+    about = "Short names for options of the recipe; without the flag the recipe's value holds."
+    group = parser.add_argument_group("common options", about)
+    for flag, name, metavar in SHORT.get(parser.prog, ()):
+        field = option_named(name)
+        assert field is not None, name
+        values = f"{field.kind}; " if "|" in field.kind else ""
+        help_on = f"{field.help.split('. ')[0].removesuffix('.')}. [{values}default: {field.default}]"
+        _add_override(group, flag, name, help_on, metavar)
     text = "Show this help with all options of the recipe."
     parser.add_argument("--help-all", action=_Show, show=lambda parser, _: parser.help_of("all"), nargs=0, help=text)
     parser.sections = {section: about for section, about in sections() if only is None or section in only}
-    fields = [field for field in all_fields() if field.section in parser.sections]
-    names = [section for section in parser.sections if section]
-    flags = ", ".join(f"--{section}.OPTION" for section in names)
+    flags = ", ".join(f"--{section}.OPTION" for section in parser.sections if section)
     about = (
-        f"{len(fields)} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of one "
-        f"section: {parser.prog} --help {names[0]}. All: {parser.prog} --help-all, or recipes/README.md. Help on one "
-        "option: its flag without VALUE."
+        f"Options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of one section: "
+        f"{parser.prog} --help SECTION. All: {parser.prog} --help-all, or recipes/README.md. Help on one option: its "
+        "flag without VALUE."
     )
     group = parser.add_argument_group("options of the recipe", about)
-    for field in fields:
-        _add_override(group, f"--{field.name}", field.name)
+    for field in all_fields():
+        if field.section in parser.sections:
+            _add_override(group, f"--{field.name}", field.name)
 
 
 def _help_on(field: Field) -> str:
@@ -144,38 +149,20 @@ def _help_on(field: Field) -> str:
     return field.help if field.inner else f"{field.help} [{field.kind}; default: {field.default}]"
 
 
-def add_short_flags(parser: Parser) -> None:
-    """Add the short flags of a command. If both names of an option are given, the last one counts."""
-    about = "Short names for options of the recipe; without the flag the recipe's value holds."
-    group = parser.add_argument_group("common options", about)
-    for flag, name, metavar in SHORT[parser.prog]:
-        add_shorthand(parser, group, flag, name, metavar)
-
-
-def add_shorthand(parser: Parser, group: argparse._ArgumentGroup, flag: str, name: str, metavar: str) -> None:
-    """Add a short flag for an option of the recipe."""
-    field = option_named(name)
-    assert field is not None, name
-    values = f"{field.kind}; " if "|" in field.kind else ""
-    text = f"{field.help.split('. ')[0].removesuffix('.')}. [{values}default: {field.default}]"
-    _add_override(group, flag, name, text, metavar)
-    parser.short[name] = flag
-
-
 def _add_override(
     group: argparse._ActionsContainer, flag: str, name: str, text: str | None = None, metavar: str = "VALUE"
 ) -> None:
     """Add a flag for an option of the recipe. text: its help; None: the help does not show the flag."""
     text = argparse.SUPPRESS if text is None else text.replace("%", "%%")
-    group.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=text)
+    group.add_argument(flag, dest=OVERRIDE + name, metavar=metavar, help=text)
 
 
 def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     """Return (dotted name, value as written) of each recipe option on the command line."""
     return [
-        (name.removeprefix(_OVERRIDE), value)
+        (name.removeprefix(OVERRIDE), value)
         for name, value in vars(arguments).items()
-        if name.startswith(_OVERRIDE) and value is not None
+        if name.startswith(OVERRIDE) and value is not None
     ]
 
 
@@ -266,13 +253,13 @@ def files_of_pipes(args: argparse.Namespace, *flags: str) -> Iterator[None]:
             raise
 
 
-def must_be_free(path: Path, *, overwrite: bool, advice: str = "Choose another name", is_folder: bool = False) -> None:
+def must_be_free(path: Path, *, overwrite: bool, is_folder: bool = False) -> None:
     """Raise NmtError if an output cannot be written or would replace something that must stay. A file replaces no
     folder, device or pipe. is_folder: the output is a folder."""
     if not is_folder and path.exists() and not path.is_file():
-        raise NmtError(f"{path} is not a regular file, so it is not replaced. {advice}.")
+        raise NmtError(f"{path} is not a regular file, so it is not replaced. Choose another name.")
     if path.exists() and not overwrite:
-        raise NmtError(f"{path} exists already. {advice}, or replace it with --overwrite.")
+        raise NmtError(f"{path} exists already. Choose another name, or replace it with --overwrite.")
     folder = path.absolute().parent
     try:
         with tempfile.TemporaryFile(dir=folder):  # permissions are not enough: /proc is never writable

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, is_corpus, overrides_of, run, whole_number
+from nmt.cli.parser import OVERRIDE, Parser, add_override_flags, is_corpus, overrides_of, run, whole_number
 from nmt.errors import AlarmError, RecipeError
 from nmt.files import RECIPE, is_run
 from nmt.recipe.draft import exports_note, portable_options, unsupported
@@ -32,9 +32,9 @@ _DESCRIPTION = """\
 Read the parallel text of RECIPE, filter the training pairs, learn subwords, and write the folder that nmt-train reads.
 Without a recipe, name the files: --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR, or one file with both
 sides: CSV, TSV, JSONL, TMX, Parquet or Arrow. The command then writes a recipe to train with and to edit,
-DIR/recipe.yaml. Files are UTF-8, plain or compressed (.gz, .zst, .xz); a recipe may also name datasets (docs/data.md).
-Relative names are searched beside the recipe, then in the current folder, then in the folder of the environment
-variable NMT_DATA."""
+DIR/recipe.yaml; with --vocab-from RUN it fine-tunes that run. Files are UTF-8, plain or compressed (.gz, .zst, .xz); a
+recipe may also name datasets (docs/data.md). Relative names are searched beside the recipe, then in the current folder,
+then in the folder of the environment variable NMT_DATA."""
 
 _EXAMPLES = (
     "nmt-preprocess corpus.csv --langs en de",
@@ -73,13 +73,7 @@ def preprocess(args: argparse.Namespace) -> int:
         )
     if args.report and not args.check:
         raise RecipeError("--report needs --check. Without --check the report is report.html in the prepared folder.")
-    if args.show is not None and args.check:
-        raise RecipeError("--show prints prepared data, but --check prepares none. Choose one of them.")
-    if args.show is not None and args.recipe and Path(args.recipe).is_dir():
-        return _show(Path(args.recipe), args.show)
-    values = {"subwords.vocab_from": args.vocab_from, "data.out": args.out, "data.valid_size": args.valid_size}
-    values["data.alarms"] = "warn" if args.accept_alarms else None
-    overrides = [*options_of(values), *overrides_of(args)]
+    overrides = overrides_of(args)
     if args.recipe:
         recipe = read_recipe(args.recipe, overrides)
     elif missing := [flag for flag in ("train", "langs") if not getattr(args, flag)]:
@@ -89,20 +83,24 @@ def preprocess(args: argparse.Namespace) -> int:
             "--out DIR."
         )
     else:
-        recipe = recipe_of_files(
-            args.train, args.langs, overrides, args.valid, args.test, args.back_translate or (), portable=args.portable
-        )
-    if args.show is not None:
-        return _show(recipe.data_folder, args.show)
-    return _prepare(recipe, args, overrides)
-
-
-def _show(folder: Path, n_pair: int) -> int:
-    """Print pairs of prepared data. Returns the exit code."""
+        corpora = args.train, args.langs, args.valid, args.test, args.back_translate or ()
+        recipe = recipe_of_files(*corpora, overrides)
+        rejected = [option for of_engine in unsupported(recipe).values() for option in of_engine]
+        if args.portable and rejected:
+            replaced = portable_options(rejected)
+            if chosen := [name for name, _ in replaced if name in dict(overrides) or recipe.train.init_from]:
+                raise RecipeError(
+                    f"--portable: {', '.join(chosen)} cannot be exported as given here or by the run of --vocab-from: "
+                    "leave one of the two out."
+                )
+            overrides += replaced
+            recipe = recipe_of_files(*corpora, overrides)
+    if args.show is None:
+        return _prepare(recipe, args, overrides)
     from nmt.data.corpus import show_pairs
 
     end_startup()
-    for line in show_pairs(folder, n_pair):
+    for line in show_pairs(recipe.data_folder, args.show):
         write_stdout(f"{printable(line)}\n")
     return 0
 
@@ -133,9 +131,6 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
         changed = differences(recipe.model_dump(mode="json"), requested.model_dump(mode="json"))
         sections = tuple(f"{option}." for option in changed)
         overrides = [(name, value) for name, value in overrides if f"{name}.".startswith(sections)]
-        if args.portable:
-            options = [option for of_engine in unsupported(recipe).values() for option in of_engine]
-            overrides = [*(dict(portable_options(options)) | dict(overrides)).items()]
     flags = [word for name, value in overrides for word in (f"--{name}", value)]
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *flags]
     talk(f"the model can be exported to {exports_note(recipe)}")
@@ -151,32 +146,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--overwrite", action="store_true", help="replace prepared data, once the new data is complete")
     text = "without a recipe: choose a model that can be exported to CTranslate2 and Hugging Face's transformers"
     add("--portable", action="store_true", help=text)
-    text = "warn instead of stopping if the data look seriously wrong (see --check); otherwise the command ends with "
-    text += "exit code 3, a report beside the data folder and no data; short for data.alarms of the recipe"
-    add("--accept-alarms", action="store_true", help=text)
-    text = "prepare nothing: read all data and write only the report, an HTML page; exit code 3 if the data look "
-    text += "seriously wrong: swapped files, misaligned lines, validation or test pairs among the training pairs, "
-    add("--check", action="store_true", help=f"{text}most pairs dropped, Moses tokens in some sets")
+    text = "if the data look seriously wrong, warn instead of stopping with exit code 3; short for --data.alarms warn"
+    add("--accept-alarms", action="store_const", const="warn", dest=f"{OVERRIDE}data.alarms", help=text)
     add("--report", metavar="FILE", help="page that --check writes [default: DIR.report.html beside the data folder]")
+    add = parser.add_mutually_exclusive_group().add_argument
+    text = "prepare nothing: read all data and write only the report, an HTML page; exit code 3 if the data look "
+    add("--check", action="store_true", help=f"{text}seriously wrong, as with swapped files or misaligned lines")
     text = "print N pairs of the prepared data as text, pieces and ids, always the same; RECIPE may be the folder"
     add("--show", metavar="N", type=whole_number("1, 2, ...", least=1), help=text)
-    text = "use the subwords of a run, data folder or SentencePiece model (subwords.vocab_from); "
-    add("--vocab-from", metavar="RUN", help=f"{text}without a recipe, the new one fine-tunes that run")
     add = parser.add_argument_group("without a recipe").add_argument
     sides = ("SRC", "TRG")
-    text = "two training files of text, or one with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow, whose columns "
-    text += "are found by their names; may be given several times"
+    text = "two training files of text, or one with both sides, whose columns are found by their names; repeatable"
     add("--train", action="append", nargs="+", metavar=sides, help=text)
     add("--valid", nargs="+", metavar=sides, help="validation files, likewise")
     add("--test", nargs="+", metavar=sides, help="test files, likewise")
     text = "target-language text for back-translation, a sentence a line: RUN translates FILE into the source language"
-    metavar = ("RUN", "FILE")
-    add("--back-translate", action="append", nargs=2, metavar=metavar, help=f"{text}; may be given several times")
-    text = "without --valid: hold out N training pairs for validation, or a share below 1; near copies are left out of "
-    add("--valid-size", metavar="N", help=f"{text}training [default: 1 %%, 200 to 2,000]")
+    add("--back-translate", action="append", nargs=2, metavar=("RUN", "FILE"), help=f"{text}; repeatable")
     add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=sides)
-    add("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
-    add_short_flags(parser)
     add_override_flags(parser)
     return run(preprocess, parser, argv)
 
@@ -184,12 +170,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def recipe_of_files(
     train: Sequence[Sequence[str]],
     langs: Sequence[str],
-    overrides: Sequence[tuple[str, str]] = (),
     valid: Sequence[str] | None = None,
     test: Sequence[str] | None = None,
     back_translate: Sequence[Sequence[str]] = (),
-    *,
-    portable: bool = False,
+    overrides: Sequence[tuple[str, str]] = (),
     given_by: str = "command line",
 ) -> Recipe:
     """Return a recipe for corpora on the command line, each one file with both sides or one file a side.
@@ -218,16 +202,7 @@ def recipe_of_files(
         useless = {f"model.{name}" for name in TransformerOptions.model_fields}
         defaults = [(name, value) for name, value in defaults if name not in useless]
     options = [*defaults, *options_of({"name": name or "own", "data": data}), *overrides]
-    recipe = read_recipe(None, options, given_by)
-    if not portable:
-        return recipe
-    features = [feature for of_engine in unsupported(recipe).values() for feature in of_engine]
-    if features and recipe.train.init_from:
-        raise RecipeError(f"--portable: the model of --vocab-from has {', '.join(features)}: leave one of the two out.")
-    replaced = portable_options(features)
-    if given := [name for name, _ in replaced if name in values]:
-        raise RecipeError(f"--portable: --{given[0]} {values[given[0]]} cannot be exported: leave one of the two out.")
-    return read_recipe(None, [*options, *replaced], given_by)
+    return read_recipe(None, options, given_by)
 
 
 def _files(names: Sequence[str], flag: str) -> dict[str, str]:

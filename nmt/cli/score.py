@@ -57,13 +57,11 @@ def _score(args: argparse.Namespace) -> int:
     folders = [Path(name) for name in args.hyp if Path(name).is_dir()]
     for folder in folders:
         check_is_run(folder)
-        if not args.src:
-            raise NmtError(f"{folder}: a run needs source lines to translate: --src FILE.")
     metrics = list(dict.fromkeys([*(args.metric or _DEFAULT_METRICS), *(["comet"] if args.comet else [])]))
     if args.by_line and (args.html or args.json):
         raise NmtError(f"--by-line prints tab-separated scores only: leave --{'html' if args.html else 'json'} out.")
-    if "comet" in metrics and not args.src:
-        raise NmtError("COMET needs the source lines: --src FILE.")
+    if (folders or "comet" in metrics) and not args.src:
+        raise NmtError(f"{'a run' if folders else 'COMET'} needs the source lines: --src FILE.")
     if args.device != "auto" and not folders and "comet" not in metrics:
         raise NmtError(f"--device {args.device} has no effect without a run or COMET: leave it out.")
     src_lang, lang = _languages(args, folders)
@@ -135,18 +133,14 @@ def table(results: Sequence[compare.Result]) -> str:
             score, p = result.scores[name], result.p_values.get(name)
             interval = "" if score.low is None or score.high is None else f"(95 %: {score.low:.1f} … {score.high:.1f})"
             change = "" if result is first else f"{score.value - base_score.value:+.1f}"
-            tests = f"bs {_p(p.bootstrap)}  ar {_p(p.randomisation)}" if p else ""
+            tests = f"bs {p.bootstrap:.4f}  ar {p.randomisation:.4f}" if p else ""
             text += f"  {score.value:5.1f} {interval:24}{change:6} {tests:20}  {result.system.name}\n"
     text += f"Sentences with a higher, equal or lower chrF2 than {first.system.name}\n"
     for result in others:
         won, tied, lost = (f"{n:,} {name}" for name, n in result.wins.items())
         text += f"  {won:>13} {tied:>13} {lost:>13}{'':18}{result.system.name}\n"
-    text += "bs, ar: p-value of the difference by paired bootstrap resampling (bs) and by\n"
-    return f"{text}approximate randomisation (ar), against {first.system.name}\n"
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "<.001"
+    text += f"p-values of the differences from {first.system.name}: by paired bootstrap resampling (bs)\n"
+    return f"{text}and approximate randomisation (ar)\n"
 
 
 def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespace) -> list[str]:
@@ -172,8 +166,8 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
     try:
         with Bar(desc=f"translating: {folder.name}", total=len(sources), unit=" lines") as bar:
             lines = [result.text for result in model.translate(sources, on_progress=bar.update, trg_lang=trg_lang)]
-    except RecipeError as error:  # of the language, under another name than here
-        raise NmtError(str(error).replace("decode.trg_lang", "--lang").replace("--trg-lang", "--lang")) from None
+    except RecipeError as error:  # of the language, which is --lang here
+        raise NmtError(str(error).replace("trg_lang:", "--lang:").replace(" (--trg-lang)", "")) from None
     try:
         path.parent.mkdir(exist_ok=True)
         write_lines(path, lines)
@@ -213,12 +207,10 @@ def _flags(texts: Texts, src_lang: str) -> list[list[str]]:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Return the names of the systems: the last part of each path, or the whole path of a seed or an equal name."""
+    """Return the names of the systems: the last part of each path, or the whole path if several have this name."""
     names = [printable(Path(os.path.abspath(path)).name) for path in paths]
-    return [
-        name if names.count(name) == 1 and not name.startswith("seed-") else printable(path)
-        for name, path in zip(names, paths, strict=True)
-    ]
+    pairs = zip(names, paths, strict=True)
+    return [name if names.count(name) == 1 else printable(path) for name, path in pairs]
 
 
 def _path(name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run, whole_number
+from nmt.cli.parser import Parser, add_override_flags, overrides_of, run, whole_number
 from nmt.errors import NmtError, RunError
 from nmt.files import RECIPE, is_run, seed_runs
 from nmt.processes import process_rank, sleep_if_busy
@@ -55,12 +55,12 @@ def train(args: argparse.Namespace) -> int:
             raise NmtError(f"--verify checks an existing run, so --{unused[0]} has no effect: leave it out.")
         return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
+    if (args.check or args.selftest) and process_rank().world_size > 1:
+        raise RunError("--check and --selftest work in one process only: start them without torchrun.")
     prepare_libraries(recipe)
     if args.prepare and not is_prepared(recipe.data_folder):
         if process_rank().world_size > 1:
-            raise RunError(
-                "--prepare: no prepared data, and several processes cannot prepare it: run nmt-preprocess first."
-            )
+            raise RunError("--prepare: no data, and several processes cannot prepare it: run nmt-preprocess first.")
         from nmt.cli.translated import translate_corpora
         from nmt.data.prepare import prepare
 
@@ -121,18 +121,28 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
 
 def _verify(path: Path) -> int:
     """Print the state of each checkpoint and of the model of a run. Returns the exit code."""
-    from nmt.run import Run
+    from nmt import checkpoint
+    from nmt.run import Run, required_files
 
     end_startup()
-    folder = path.parent if path.name == RECIPE and is_run(path.parent) else path
-    complaints = []
-    for name, update, complaint in Run(folder).verify():
-        complaints.append(complaint)
-        verdict = f"damaged: {printable(complaint)}" if complaint else "whole"
-        write_stdout(f"{name}\t{'?' if update is None else update}\t{verdict}\n")
-    if not complaints:
-        talk(f"{folder}: no checkpoint was saved yet")
-    return 2 if any(complaints) else 0
+    nmt_run, exit_code = Run(path.parent if path.name == RECIPE else path), 0
+    needed = required_files(nmt_run.recipe())
+    nmt_run.subwords()  # raises RunError if they are not those of the run
+    if "subwords" not in nmt_run.data_facts():
+        raise RunError(f"{nmt_run.data_file}: the SHA-256 of the subwords is missing: it was changed. Restore it.")
+    if not nmt_run.has_weights:
+        talk(f"{nmt_run.folder}: no checkpoint was saved yet")
+    for folder in (*map(nmt_run.checkpoint, nmt_run.updates()), nmt_run.model_folder):
+        try:
+            update = checkpoint.verify(folder, () if folder == nmt_run.model_folder else needed)["update"]
+            verdict = "whole"
+        except NmtError as error:
+            if not os.path.lexists(folder):  # no model yet, or a running training has deleted the checkpoint
+                continue
+            update, verdict = checkpoint.update_of(folder), f"damaged: {printable(str(error))}"
+            exit_code = NmtError.exit_code
+        write_stdout(f"{folder.name}\t{'?' if update is None else update}\t{verdict}\n")
+    return exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,8 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to resume the run")
     add = parser.add_mutually_exclusive_group().add_argument
-    text = "Train nothing: check the checkpoints and the model of the run folder RECIPE against their SHA-256. "
-    text += "Prints the state of each. Exit code 2 if one is damaged."
+    text = "Train nothing: check the SHA-256 of all checkpoints of the run RECIPE; exit code 2 if one is damaged."
     add("--verify", action="store_true", help=text)
     text = "Train nothing: measure the memory, time and disk that the recipe needs here, and warn of likely problems."
     add("--check", action="store_true", help=f"{text} Leaves nothing behind.")
@@ -152,7 +161,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seeds", type=seed, nargs="+", metavar="N", help=f"{text}deviation. A time budget applies to each run.")
     text = "If the data of the recipe is missing, run nmt-preprocess RECIPE first; its time does not count in a time "
     parser.add_argument("--prepare", action="store_true", help=f"{text}budget.")
-    add_short_flags(parser)
     add_override_flags(parser)
     code = run(train, parser, argv)
     if code and os.environ.get("WORLD_SIZE", "1") != "1":

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import end_startup
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, add_shorthand, overrides_of, run, whole_number
+from nmt.cli.parser import Parser, add_override_flags, run, whole_number
 from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of
 from nmt.processes import sleep_while_waiting
@@ -21,13 +21,10 @@ Translate lines with the model of the run folder RUN: nmt-translate RUN < in > o
 one output line, in order; a blank line stays blank. Lines from a pipe are translated as they arrive. Several runs form
 an ensemble."""
 _EPILOG = """\
-Output: the translation. With --decode.n_best above 1, NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first;
-NUMBER is the input line, from 1. --format tsv: NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs.
---format jsonl: an object a line. --format moses: NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY ||| SCORE, with NUMBER
-from 0, as in Moses and Marian. --format pairs: an object a line with source, output and flags only, to train on
-(docs/data.md). SCORE is the log-probability divided by the length penalty. --score writes LOG-PROBABILITY; with
---format tsv NUMBER, LOG-PROBABILITY, its number of tokens and TRANSLATION; with --format pairs source, output and
-mean_log_prob, the mean of a token, null without text on both sides."""
+Output: the translation; with --decode.n_best above 1 NUMBER ||| TRANSLATION ||| SCORE, best first. --format tsv:
+NUMBER, RANK, SCORE, LOG-PROBABILITY, TRANSLATION. --format moses: NUMBER from 0 ||| TRANSLATION ||| F0= LOG-PROBABILITY
+||| SCORE. --format jsonl, pairs: objects (docs/translation.md). SCORE is the log-probability divided by the length
+penalty. --score: LOG-PROBABILITY; with --format tsv NUMBER, LOG-PROBABILITY, number of tokens, TRANSLATION."""
 _INPUT = (
     "Format of the input: text; wrapped: text with line breaks inside sentences, joined up to the end of a sentence "
     "or a blank line, one line of the output each; tsv: the source, a tab and the start of its translation; or "
@@ -52,20 +49,17 @@ def translate(args: argparse.Namespace) -> None:
     args.run = [str(folder) for path in args.run for folder in runs_of(Path(path))]
     for folder in args.run:
         check_is_run(Path(folder))
-    # Flags without effect under --score. Other search options are allowed, so the command that made the translations
-    # can be repeated with --score.
+    # Search options are allowed under --score, so the command that made the translations can be repeated with it.
     flags = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
-    translation_flags = [flag.replace("_", "-") for flag in flags if getattr(args, flag)]
-    translation_flags += [name for name, _ in overrides_of(args) if name in ("decode.n_best", "decode.qe")]
-    translation_flags += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
+    useless = [flag.replace("_", "-") for flag in flags if getattr(args, flag)]
+    useless += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
+    useless += ["format moses"] * (args.format == "moses")
     required = {**dict.fromkeys(("lines", "attention_of", "layer", "head"), "attention"), "scores": "ref"}
     for flag, other in required.items():
         if getattr(args, flag) and not getattr(args, other):
             raise NmtError(f"--{flag.replace('_', '-')} needs --{other}.")
-    if args.score and translation_flags:
-        raise NmtError(f"--{translation_flags[0]} has no effect with --score, which translates nothing: leave it out.")
-    if args.score and args.format == "moses":
-        raise NmtError("--score does not support --format moses: choose another format.")
+    if args.score and useless:
+        raise NmtError(f"--score does not support --{useless[0]}, as it translates nothing: leave it out.")
     args.layer, args.head, args.attention_of = args.layer or "last", args.head or "mean", args.attention_of or "cross"
     sleep_while_waiting()  # before torch
     from nmt.cli.translate_job import work
@@ -77,10 +71,8 @@ def translate(args: argparse.Namespace) -> None:
 def new_parser() -> Parser:
     """Return the parser of nmt-translate."""
     parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
-    text = "The run folder that nmt-train wrote; several make an ensemble."
-    parser.add_argument("run", metavar="RUN", nargs="+", help=text)
+    parser.add_argument("run", metavar="RUN", nargs="+", help="Run folder of nmt-train; several make an ensemble.")
     parser.set_defaults(is_text=False)  # True: the input is text, whatever its name says
-    add_short_flags(parser)
     add = parser.add_argument_group("input").add_argument
     add("--input", "-i", metavar="FILE", help="Read this file instead of stdin, plain or compressed (.gz, .zst, .xz).")
     add("--input-format", choices=("text", "wrapped", "tsv", "jsonl"), default="text", help=_INPUT)
@@ -91,22 +83,13 @@ def new_parser() -> Parser:
     text = "Format of the output; see below. [default: text]"
     add("--format", choices=("text", "tsv", "jsonl", "pairs", "moses"), default="text", help=text)
 
-    group = parser.add_argument_group("constraints on the translation")
-    add = group.add_argument
-    add_shorthand(parser, group, "--trg-lang", "decode.trg_lang", "LANG")
-    text = "Terminology in two columns: a source with the first phrase gets a translation with the second."
-    add("--terms", metavar="FILE", help=text)
-    text = "Phrases that no translation has; with two columns, only if the source has the first phrase."
-    add("--avoid", metavar="FILE", help=text)
+    add = parser.add_argument_group("constraints on the translation").add_argument
+    add("--terms", metavar="FILE", help="Terminology in two columns: phrases of the source, and their translations.")
+    add("--avoid", metavar="FILE", help="Phrases to avoid; with two columns, if the source has the first one.")
     add("--keep", metavar="REGEX", help="Source text that matches is copied to the translation unchanged.")
     add("--mbr", metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
     text = "Translate suspicious lines again, with a wider beam, then by sampling; the result with fewer flags wins."
     add("--retry-suspect", action="store_true", help=text)
-
-    add = parser.add_argument_group("model").add_argument
-    text = "A checkpoint of the run, like update-00012000; several form an ensemble. By default the final model of the "
-    text += "run or, while training has not ended, its best checkpoint so far."
-    add("--checkpoint", metavar="NAME", action="append", help=text)
 
     add = parser.add_argument_group("scoring").add_argument
     text = "Raw reference: print BLEU, chrF, TER and exact match to stderr; may be given several times for one score."
@@ -115,13 +98,9 @@ def new_parser() -> Parser:
     add("--score", metavar="FILE", help="Translate nothing: write log-probabilities of the translations in this file.")
 
     add = parser.add_argument_group("word alignments and attention").add_argument
-    text = "Also write word alignments, a line like 0-0 1-2 for each line of the input: index of the source word and "
-    text += "of the translation word, from 0."
-    add("--alignments", metavar="FILE", help=text)
-    text = "Draw attention: a .png, .svg or .pdf, or an .html page with all layers, heads and kinds."
-    add("--attention", metavar="FILE", help=text)
-    text = "Attention to draw: cross, from the translation to the source; encoder, self-attention of the source; "
-    text += "decoder, self-attention of the translation. [default: cross]"
+    add("--alignments", metavar="FILE", help="Also write word alignments in Pharaoh format, lines like 0-0 1-2.")
+    add("--attention", metavar="FILE", help="Draw attention: a .png, .svg or .pdf, or an .html page with all of it.")
+    text = "Kind to draw: cross-attention, or self-attention of the encoder or decoder. [default: cross]"
     add("--attention-of", choices=ATTENTIONS, help=text)
     add("--lines", type=_numbers, metavar="N,…", help="Lines to draw. [default: the first three that are not blank]")
     text = "Layers to draw. [default: last]"
@@ -129,7 +108,9 @@ def new_parser() -> Parser:
     text = "Heads to draw. [default: mean]"
     add("--head", type=lambda text: _numbers(text, "all", "mean"), metavar="N,…|all|mean", help=text)
 
-    add = parser.add_argument_group("hardware").add_argument
+    add = parser.add_argument_group("model and hardware").add_argument
+    text = "A checkpoint, like update-00012000; several form an ensemble. [default: the final model or the best so far]"
+    add("--checkpoint", metavar="NAME", action="append", help=text)
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     n_thread = whole_number(f"a number of threads, 0 to {MOST_THREADS:,}", most=MOST_THREADS)
     add("--threads", type=n_thread, default=0, metavar="N", help="CPU threads; 0: one per core.")

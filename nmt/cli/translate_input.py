@@ -70,7 +70,7 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
 def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: Counter[str]) -> Iterator[Line]:
     """Yield the lines of the input. notes: counts of harmless anomalies.
 
-    Raises DataError for an invalid request, for a JSON line that was cut, and under --score for another number of
+    Raises DataError for an invalid request, such as a JSON line that was cut, and under --score for another number of
     translations than lines.
     """
     # The thread that runs this may outlive the job. It must not hold the last reference to the model: freeing tensors
@@ -78,14 +78,10 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
     name, number = args.input or "<stdin>", 0
 
     def texts() -> Iterator[tuple[str, Anomalies]]:
-        for n, (raw, is_cut) in enumerate(read_stream(file, name, notes), start=1):
+        for raw, is_cut in read_stream(file, name, notes):
             text, anomalies = raw.decode("utf-8", errors="replace"), Anomalies()
             if text.encode("utf-8") != raw:
                 anomalies["invalid_utf8"] = "invalid UTF-8, read with replacement characters"
-            if is_cut and args.input_format == "jsonl":
-                raise DataError(
-                    f"{name}:{n}: over {LONGEST_LINE:,} bytes, the limit of a line of JSON: split its text."
-                )
             if is_cut:
                 anomalies["cut"] = f"only its first {len(raw):,} bytes are read; are line feeds missing?"
             yield text, anomalies
@@ -99,7 +95,8 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
         try:
             request, extra_fields = request_of(text)
         except (DataError, RecipeError) as error:
-            raise DataError(f"{name}:{number}: {error}") from None
+            complaints = (f"{name}:{number}: {complaint}" for complaint in (error, *anomalies.values()))
+            raise DataError("\n".join(complaints)) from None
         if args.format in ("jsonl", "pairs"):
             notes.update(dict.fromkeys((f"key {key}" for key in extra_fields), 1))
         target = next(targets, None)
@@ -195,11 +192,7 @@ def _joined(text: str, next_line: str) -> str:
 
 
 def read_request(
-    line: str,
-    args: argparse.Namespace,
-    terms: Terms | None,
-    decode: DecodeConfig,
-    check_tags: Callable[[Request], object],
+    line: str, args: argparse.Namespace, terms: Terms, decode: DecodeConfig, check_tags: Callable[[Request], object]
 ) -> tuple[Request, dict[str, Any]]:
     """Return the request of a line, and the fields that its answer repeats.
 
@@ -213,20 +206,13 @@ def read_request(
     if args.input_format == "tsv":
         source, *columns = line.split("\t")
         if len(columns) > 1:
-            raise DataError(
-                f"{len(columns) + 1} columns, but --input-format tsv has two: the source, and the start of its "
-                "translation."
-            )
+            raise DataError(f"{len(columns) + 1} columns; --input-format tsv expects two: a source and a prefix.")
         request = Request(source, prefix="".join(columns))
-    request = terms(request) if terms else request
-    if args.input_format != "jsonl":  # only JSON lines have languages and constraints
-        return request, extra_fields
+    request = terms(request)
     if not is_blank(request.source):  # the model never sees a blank line
         check_tags(request)
     if args.score and request.asks:
-        raise DataError(
-            "prefix, required and avoided have no effect with --score, which translates nothing: leave them out."
-        )
+        raise DataError("prefix, required and avoided have no effect with --score: leave them out.")
     if decode.samples and request.requires:
         raise DataError("required phrases need beam search: set decode.samples to 0.")
     return request, extra_fields
@@ -247,10 +233,8 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
     return Request(**{**request_fields, "source": without_end(request_fields["source"])}), fields
 
 
-def terms_of(args: argparse.Namespace) -> Terms | None:
+def terms_of(args: argparse.Namespace) -> Terms:
     """Read --terms, --avoid and --keep. Raises NmtError for invalid ones."""
-    if not (args.terms or args.avoid or args.keep):
-        return None
     required = _phrases(args.terms, 2) if args.terms else []
     translation_of: dict[str, str] = {}
     for number, (phrase, translation) in enumerate(required, start=1):
@@ -263,7 +247,7 @@ def terms_of(args: argparse.Namespace) -> Terms | None:
         keep = re.compile(args.keep) if args.keep else None
     except (re.error, OverflowError, RecursionError) as error:
         raise NmtError(f"--keep {args.keep}: not a regular expression ({error}).") from None
-    return Terms(required, _phrases(args.avoid, 1) if args.avoid else (), keep)
+    return Terms(required, _phrases(args.avoid, 1) if args.avoid else [], keep)
 
 
 def _phrases(path: str, min_columns: int) -> list[tuple[str, str]]:

@@ -61,11 +61,11 @@ class Journal:
     """Context manager: journal that this process continues from the records of an earlier process.
 
     settings: JSON values on which records depend, apart from the lines. say: called with messages.
-    is_needed: False if the file is deleted at the end.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], say: Callable[[str], object]) -> None:
-        self.path, self._say, self.is_needed = path, say, True
+        self.path, self._say, self._is_complete = path, say, False
+        self.n_line = self._n_taken = self._end = 0  # lines in the journal; lines taken so far, and their end in bytes
         self._file = path.open("a+b", buffering=0)  # unbuffered: no failed write is repeated
         try:
             try:
@@ -75,40 +75,35 @@ class Journal:
                 raise NmtError(
                     f"{path}: in use: another process writes the same output. Wait for it, or name another file."
                 ) from None
-            head = {"format": FORMAT, "settings": settings}
-            self.n_line, self._end, earlier_head = 0, 0, dict[str, Any]()
-            for self._end, value in _read_journal(path):
-                earlier_head = earlier_head or value
+            head, n_intact, earlier_head = {"format": FORMAT, "settings": settings}, 0, dict[str, Any]()
+            for end, value in _read_journal(path):
+                n_intact, earlier_head = end, earlier_head or value
                 self.n_line += len(value.get("records", ()))
             if earlier_head == head:
-                self._file.truncate(self._end)
+                self._file.truncate(n_intact)
             else:
-                # A process that was killed in the first line leaves nothing to keep.
-                self._file.seek(0)
-                if not _journal_line(head).startswith(self._file.read(len(_journal_line(head)) + 1)):
+                if path.stat().st_size:
                     earlier = earlier_head.get("settings", {})
-                    changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
-                    reason = f"written with another {', '.join(changed)}"
-                    is_readable = earlier_head.get("format") == FORMAT
-                    self._set_aside(0, reason if is_readable else "not a journal that this version of nmt can read")
-                self._file.truncate(0)
-                self.n_line = 0
+                    changed = ", ".join(name for name, value in earlier.items() if value != settings.get(name))
+                    reason = f"written with another {changed}" if changed else "not a journal of this version of nmt"
+                    self._set_aside(reason)
                 self._write(head)
                 sync_folder(path.absolute().parent)
         except BaseException:
             self._file.close()
             raise
         self._earlier_lines = _read_journal(path)
-        self._end, _ = next(self._earlier_lines)  # end of the lines taken so far
-        self._n_taken = 0
+        self._end, _ = next(self._earlier_lines)
 
     def __enter__(self) -> "Journal":
         return self
 
-    def __exit__(self, error: object, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *more: object) -> None:
         self._earlier_lines.close()
         self._file.close()
-        if not self.n_line or not self.is_needed:
+        # An error of the report leaves nothing to resume, unless it is that of a disk: its files are missing.
+        is_reported = error is None or (isinstance(error, Exception) and not isinstance(error, OSError))
+        if not self.n_line or (self._is_complete and is_reported):
             self.path.unlink(missing_ok=True)
         elif error is not None:
             kept = f"{self.path.name} keeps the translations of {self.n_line:,} lines"
@@ -125,9 +120,8 @@ class Journal:
             return None
         if window["lines"] != digest:
             self._earlier_lines.close()
-            self.n_line = n_line = self._n_taken
-            reason = f"the input differs after line {n_line:,}" if n_line else "written for another input"
-            self._set_aside(self._end, reason)
+            n_line = self._n_taken
+            self._set_aside(f"the input differs after line {n_line:,}" if n_line else "written for another input")
             return None
         self._end, self._n_taken = end, self._n_taken + len(window["records"])
         return [Record(**fields) for fields in window["records"]]
@@ -141,6 +135,7 @@ class Journal:
     def complete(self, sha256: str) -> None:
         """Record that the output is written and will be renamed next."""
         self._write({_COMPLETE: sha256})
+        self._is_complete = True
 
     def _write(self, value: dict[str, Any]) -> None:
         remaining = memoryview(_journal_line(value))
@@ -149,13 +144,14 @@ class Journal:
                 remaining = remaining[self._file.write(remaining) :]
             os.fsync(self._file.fileno())  # a power failure costs no finished window
 
-    def _set_aside(self, n_byte: int, reason: str) -> None:
-        """Continue with the first n_byte, and keep a copy of the journal: it may be the work of hours."""
+    def _set_aside(self, reason: str) -> None:
+        """Continue after the lines taken so far, and keep a copy of the journal: it may be the work of hours."""
         names = (f"{self.path.name}.unused{f'-{n}' if n > 1 else ''}" for n in itertools.count(1))
         copy = next(path for name in names if not (path := self.path.with_name(name)).exists())
         shutil.copyfile(self.path, copy)
-        self._file.truncate(n_byte)
-        self._say(f"{self.path}: {reason}, so it is not used {'further' if n_byte else 'here'}; kept as {copy.name}")
+        self._file.truncate(self._end)
+        self.n_line = self._n_taken
+        self._say(f"{self.path}: {reason}, so it is not used further; kept as {copy.name}")
 
 
 # Files of the command, checked before any work.
@@ -163,10 +159,9 @@ class Journal:
 
 def _check_paths(args: argparse.Namespace) -> None:
     """Raise NmtError or DataError for errors in files that can be found before any work."""
-    if not args.input and sys.stdin is None:
-        raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
-    if not args.output and sys.stdout is None:
-        raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
+    for stream, flag in (("stdin", "input"), ("stdout", "output")):
+        if getattr(sys, stream) is None and not getattr(args, flag):
+            raise NmtError(f"{stream} is closed: name a file with --{flag}.")
     # Two flags must not write the same file, or read and write it.
     flag_of_file: dict[str, str] = {}
     for flag in (*_READ, *_WRITTEN):
@@ -175,49 +170,31 @@ def _check_paths(args: argparse.Namespace) -> None:
             other = flag_of_file.setdefault(os.path.realpath(name), flag)
             if other != flag and flag in _WRITTEN:
                 raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two different files.")
+    given = [name for name in (args.score, *(args.ref or ())) if name]
     is_plain = args.input_format in ("text", "wrapped") and not args.is_text
-    for name in filter(None, (args.input if is_plain else None, args.score, *(args.ref or ()))):
+    for name in filter(None, (args.input if is_plain else None, *given)):
         refuse_corpus(name)
-    for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
+    for name in filter(None, (args.input, args.terms, args.avoid)):
         check_text(name)
-    if args.input and args.score:
-        check_line_counts(count_lines(args.input), count_lines(args.score), args.score, args.input)
+    # Lines of stdin and wrapped ones are counted during translation.
+    counted = [args.input, *given] if args.input and args.input_format != "wrapped" else given
+    n_line = count_lines(counted[0]) if counted[1:] else 0
+    for name in counted[1:]:
+        check_line_counts(n_line, count_lines(name), name, counted[0])
     if args.attention:
         check_path(Path(args.attention))
     if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
         raise NmtError(f"--lines {max(args.lines)}: no such line: {args.input} has {n_line:,} lines.")
 
 
-def _check_outputs(args: argparse.Namespace, *, is_translated: bool = False) -> None:
-    """Raise NmtError if an output exists and must not be replaced, or cannot be written. Those that an earlier process
-    wrote before it was killed are replaced. is_translated: all lines are in the journal.
-    """
-    restart = "Move it away and give the command again, which resumes from the journal"
-    advice = restart if is_translated else "Choose another name"
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Raise NmtError for an output that cannot be written or exists, unless an earlier process that was killed wrote it
+    or it may be overwritten."""
     for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
         if (plain := without_ending(name)) != name:
             raise NmtError(f"{name}: output is not compressed: write {plain}, and compress it afterwards.")
         is_own = os.path.exists(name) and bool(args.output) and was_written(args.output, f"{args.output}.journal")
-        must_be_free(Path(name), overwrite=args.overwrite or is_own, advice=advice)
-
-
-def _read_references(args: argparse.Namespace) -> list[list[str]]:
-    """Read the lines of each reference.
-
-    Raises DataError unless each has text and as many lines as the input, or as the first reference if the lines of the
-    input cannot be counted yet.
-    """
-    if not args.ref:
-        return []
-    references = [list(read_lines(name)) for name in args.ref]
-    other, n_line = args.ref[0], len(references[0])
-    if args.input and args.input_format != "wrapped":  # wrapped lines are counted during translation
-        other, n_line = args.input, count_lines(args.input)
-    for name, lines in zip(args.ref, references, strict=True):
-        check_line_counts(n_line, len(lines), name, other)
-        if not any(map(str.strip, lines)):
-            raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
-    return references
+        must_be_free(Path(name), overwrite=args.overwrite or is_own)
 
 
 def work(args: argparse.Namespace) -> None:
@@ -229,7 +206,11 @@ def work(args: argparse.Namespace) -> None:
                 setattr(args, flag, os.path.realpath(name))
         _check_paths(args)
         _check_outputs(args)
-        report = Report(args, _read_references(args))
+        references = [list(read_lines(name)) for name in args.ref or ()]
+        for name, lines in zip(args.ref or (), references, strict=True):
+            if not any(map(str.strip, lines)):
+                raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
+        report = Report(args, references)
         if args.output:
             _to_file(args, stop, report)
         else:
@@ -267,8 +248,6 @@ def _translate(
             for line, record in zip(lines, records, strict=True):
                 report.add(line, record)
             write("".join(f"{text}\n" for record in records for text in record.lines))
-    if journal:
-        journal.take("")  # further records belong to another input
 
 
 def _to_file(args: argparse.Namespace, stop: Stop, report: Report) -> None:
@@ -285,15 +264,14 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report) -> None:
             remove_leftovers(Path(name))
         with replacing(Path(args.output)) as file:
             _translate(model, stop, report, lambda text: file.write(text.encode()), journal)
-            _check_outputs(args, is_translated=True)  # again: hours may have passed
+            journal.take("")  # further records belong to another input
+            try:
+                _check_outputs(args)  # again: hours may have passed
+            except NmtError as error:
+                raise NmtError(f"{error} Or move it away: the same command then resumes from the journal.") from None
             file.flush()
             journal.complete(sha256_of(Path(file.name)))
-        try:
-            report.finish(model)
-        except Exception as error:
-            journal.is_needed = isinstance(error, OSError)  # as of a full disk: only the journal has the missing parts
-            raise
-        journal.is_needed = False
+        report.finish(model)
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from nmt.decoding.evidence import Evidence, Fields, Lost, aligns_characters, att
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
 from nmt.decoding.translator import Scored, Translation, Translator
-from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.evaluation.attention_page import draw, panels, sentence_of
 from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score
@@ -37,7 +36,6 @@ from nmt.run import SRC_STYLE, USUAL_RATIOS, Run
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
 _MOST_LISTED = 10  # keys or line numbers in a message
 N_PICTURE = 3  # lines to draw without --lines
-MOST_SHOWN = 2048  # subwords of both sides of a line in pieces that is drawn
 _N_STYLE_CHARACTER = 1000  # characters of a line that determine its style
 _NOT_SUSPICIOUS = ("blank", "letterless", "split", CAP)  # flags of good translations, or with a message of their own
 
@@ -70,9 +68,8 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
     Raises RecipeError for options.
     """
-    overrides: dict[str, str] = {} if args.mbr is None else {"decode.samples": args.mbr, "decode.mbr": "chrf"}
-    overrides |= overrides_of(args)
-    return read_recipe(args.run[0], list(overrides.items()))
+    mbr = [] if args.mbr is None else [("decode.samples", args.mbr), ("decode.mbr", "chrf")]
+    return read_recipe(args.run[0], [*mbr, *overrides_of(args)])
 
 
 # Format strings of a hypothesis, except JSON. Moses and Marian count lines from 0, the other formats from 1.
@@ -90,7 +87,7 @@ class LineTranslator:
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Load the model. Raises NmtError for flags that it does not support."""
-        device, self.args, self.recipe = choose_device(args.device), args, recipe_of(args)
+        self.args, self.recipe = args, recipe_of(args)
         if args.threads:
             torch.set_num_threads(args.threads)
         terms, decode = terms_of(args), self.recipe.decode
@@ -106,7 +103,7 @@ class LineTranslator:
         self._retries: dict[str, Translator] = {name: model.translator(config) for name, config in retries.items()}
         has_fields = args.format == "jsonl" or bool(args.alignments)
         self._evidence = Evidence(self.translator, self.recipe, model.run.numbers(USUAL_RATIOS), has_fields)
-        if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
+        if model.model.device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
             say("note: decode.precision bf16 is slower than fp32 on this processor: use fp32")
         attention_flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
         if attention_flags and not self.translator.model.attends:
@@ -117,15 +114,12 @@ class LineTranslator:
                 raise NmtError(f"--attention-of {kind}: this model has no such attention, only {', '.join(grids)}.")
             panels(torch.empty(*grids[kind], 0, 0), args.layer, args.head)  # refuses layers and heads
         if args.format == "pairs" and not args.score and decode.n_best > 1:
-            raise NmtError(
-                f"--format pairs has one translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
-                "For several translations of a line, draw samples with several --decode.seed, each into its own file."
-            )
+            raise NmtError(f"--format pairs has one output a line, but decode.n_best is {decode.n_best}: set it to 1.")
         for flag in ("terms", "keep"):
             if decode.samples and getattr(args, flag):
                 raise NmtError(f"--{flag}: required phrases need beam search: set decode.samples to 0.")
         if args.input_format != "jsonl":
-            self.translator.codec_of(Request(""))
+            self.translator.codec_of(Request(""))  # refuses an unknown language before the first line
 
     def records(self, lines: Sequence[Line], on_progress: Callable[[int], object]) -> list[Record]:
         """Translate or score lines, equal ones only once, and format the results.
@@ -139,26 +133,20 @@ class LineTranslator:
             results = self._evidence.of_given(requests, [target or "" for _, target in unique])
             on_progress(len(unique))
         else:
-            answers, flag_errors = self.answers(requests, on_progress)
+            errors: dict[Request, Lost] = {request: {} for request in requests}
+
+            def reasons(request: Request, translation: Translation) -> list[str]:
+                return attempt("flags", errors[request], lambda: self._evidence.reasons(request, translation)) or []
+
+            answers = mend(requests, list(self.translator.translate(requests, on_progress)), self._retries, reasons)
             evidence = self._evidence.of(requests, [answer.translation for answer in answers])
             results = [
-                (answer, fields, lost | flag_errors[request])
+                (answer, fields, lost | errors[request])
                 for request, answer, (fields, lost) in zip(requests, answers, evidence, strict=True)
             ]
         on_progress(len(lines) - len(unique))
         result_of = dict(zip(unique, results, strict=True))
         return [self.record_of(line, *result_of[line.request, line.target]) for line in lines]
-
-    def answers(
-        self, requests: Sequence[Request], on_progress: Callable[[int], object] | None = None
-    ) -> tuple[list[Answer], dict[Request, Lost]]:
-        """Translate lines; under --retry-suspect translate suspicious ones again. Returns also the errors of flags."""
-        errors: dict[Request, Lost] = {request: {} for request in requests}
-
-        def reasons(request: Request, translation: Translation) -> list[str]:
-            return attempt("flags", errors[request], lambda: self._evidence.reasons(request, translation)) or []
-
-        return mend(requests, list(self.translator.translate(requests, on_progress)), self._retries, reasons), errors
 
     def record_of(self, line: Line, result: Answer | Scored, evidence: Fields, lost: Lost) -> Record:
         """Format the translation or the score of a line."""
@@ -168,8 +156,7 @@ class LineTranslator:
             names, error = ", ".join(lost), next(iter(lost.values()))
             warnings.append(f"{names} left out after an internal error ({error}); the translation is complete")
         if isinstance(result, Scored):
-            if result.warning:
-                warnings.append(result.warning)
+            warnings += filter(None, [result.warning])
             return Record([self._scored_line(line, result, evidence)], links=links, warnings=warnings)
         flags = flags_of(result.translation, result.reasons)
         lines = self._lines(line, result, evidence, [*line.odd, *flags])
@@ -213,28 +200,24 @@ class LineTranslator:
         Raises NmtError if a line of --lines is blank or absent, or no line can be drawn.
         """
         args, recipe, translator = self.args, self.recipe, self.translator
-        source = args.input or "<stdin>"
-        if missing := [str(number) for number in args.lines or () if number not in drawn]:
+        missing = [str(number) for number in args.lines or () if number not in drawn]
+        if missing or not drawn:
+            flag = f"--lines {','.join(missing)}" if missing else "--attention"
             raise NmtError(
-                f"--lines {','.join(missing)}: cannot be drawn: the input has {n_line:,} lines, and lines that "
-                "are blank or copied (decode.copy_letterless) have no attention."
+                f"{flag}: cannot be drawn: the input has {n_line:,} lines, and lines that are blank or copied "
+                "(decode.copy_letterless) have no attention."
             )
         kind: Attention = args.attention_of
         sentences = []
-        answers, _ = self.answers(list(drawn.values()))
+        requests = list(drawn.values())
+        answers = mend(requests, list(translator.translate(requests)), self._retries, self._evidence.reasons)
         for (number, request), answer in zip(drawn.items(), answers, strict=True):
-            translation = answer.translation
-            n_part, n_subword = len(translation.parts), len(translation.src_ids) + len(translation.trg_ids)
-            if n_part and n_subword > MOST_SHOWN:
-                warn(f"{source}:{number}: not drawn: its {n_part:,} pieces have more than {MOST_SHOWN:,} subwords")
-                continue
-            texts = translation.split.pieces if translation.split else [request.source]
-            for text, part in zip(texts, translation.parts or [translation], strict=True):
+            line = answer.translation
+            texts = line.split.pieces if line.split else [request.source]
+            for text, part in zip(texts, line.parts or [line], strict=True):
                 if part.hypotheses:
                     title, attns = f"{number}: {text if kind == 'encoder' else part.text}", translator.attention(part)
                     sentences.append(sentence_of(attns, part.src_ids, part.trg_ids, translator.subwords, title))
-        if not sentences:
-            raise NmtError(f"{source}: none of its {n_line:,} lines can be drawn: all are blank, copied or too long.")
         langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name
         draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs, run=run)
         say(f"attention: {args.attention}")

@@ -2,8 +2,7 @@
 
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +30,7 @@ def seeds_of(n: NDArray[np.integer]) -> Numbers:
     return (n.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP)
 
 
-@dataclass(frozen=True)
-class Ragged:
+class Ragged(NamedTuple):
     """Rows of different lengths: their concatenated values, and the length of each row."""
 
     values: NDArray[Any]

@@ -1,6 +1,5 @@
 """Batches: ids of pairs to tensors with BOS and EOS, padded or packed; and a thread that makes them in advance."""
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,25 +143,12 @@ def end_to_end(batch: Batch) -> Batch:
     return Batch(row(batch.src_seq, n_place[0]), trg_seq, gold, batch.n_gold, src_start, trg_start)
 
 
-def halves(batch: Batch) -> Iterator[Batch]:
-    """Split a batch of two or more sentences into two batches, each padded to its own longest sentence."""
-    middle = batch.src_seq.size(0) // 2
-    assert middle, "one pair has no halves"
-    for rows in (slice(middle), slice(middle, None)):
-        n_src, n_trg = (int((seq[rows] != PAD).sum(1).max()) for seq in (batch.src_seq, batch.gold))
-        gold = batch.gold[rows, :n_trg]
-        yield Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, int((gold != PAD).sum()))
-
-
 def read_ahead(make: Callable[[T], R], todo: Iterable[T]) -> Iterator[R]:
-    """Yield make(item) in order. A thread makes up to two items in advance; errors are raised when they are due."""
-    items = iter(todo)
-
-    def make_next() -> list[R]:
-        return [make(item) for item in itertools.islice(items, 1)]
-
+    """Yield make(item) in order. A thread makes up to two items in advance, none of them None; errors are raised when
+    they are due."""
+    made = map(make, todo)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as thread:
-        pending = deque(thread.submit(make_next) for _ in range(2))
-        while made := pending.popleft().result():
-            pending.append(thread.submit(make_next))
-            yield made[0]
+        pending = deque(thread.submit(lambda: next(made, None)) for _ in range(2))
+        while (item := pending.popleft().result()) is not None:
+            pending.append(thread.submit(lambda: next(made, None)))
+            yield item

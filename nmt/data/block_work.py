@@ -4,7 +4,7 @@ A task depends only on its block and on settings that all blocks share, so any p
 in a file for later tasks. `keep.py` makes the blocks, distributes the tasks and merges the results.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -17,18 +17,18 @@ from nmt.data.alignment_shift import find_shifts
 from nmt.data.arrays import Ragged
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
-from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASONS, CorpusFacts, filters_of, oddities, reason_to_drop
+from nmt.data.filters import CODES, HELD_OUT, KEPT, REASONS, CorpusFacts, filters_of, oddities, reason_to_drop
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import BlockContent, HeldOut, KeptBlock, MeasuredBlock, measured, read_block, write_block
 from nmt.data.text import Block, Hashes, cut
 from nmt.data.units import Mask, Units
-from nmt.recipe.data_options import DataConfig, SubwordsConfig
+from nmt.recipe.options import Recipe
 from nmt.recipe.places import SUBWORDS
 
 Codes = NDArray[np.uint8]
-Numbers = NDArray[Any]
+Use = tuple[int, int, NDArray[Any]]  # words, characters, and occurrences of each id
 Examples = list[tuple[int, list[str]]]  # numbers of lines, and texts of both sides
 _T = TypeVar("_T")
 
@@ -47,15 +47,6 @@ class TextBlock(NamedTuple):
     flaws: dict[int, str]
 
 
-class EncodedSide(NamedTuple):
-    """Ids of one side of the pairs within max_len. counts: occurrences of each id."""
-
-    rows: Ragged
-    counts: Numbers
-    n_word: int
-    n_char: int
-
-
 _UNREAD = 255  # code of a pair with a flaw or a low score
 _MOST_REMEMBERED, _LONGEST_REMEMBERED = 100_000, 40  # units, and characters of a unit
 
@@ -64,30 +55,24 @@ class Task:
     """Methods for the blocks of one command, with what a process remembers between blocks."""
 
     def __init__(
-        self,
-        data: DataConfig,
-        subwords: SubwordsConfig,
-        folder: Path,
-        sources: list[CorpusFacts],
-        held_out: HeldOut,
-        drawn: Hashes,
+        self, recipe: Recipe, folder: Path, sources: list[CorpusFacts], held_out: HeldOut, drawn: Hashes
     ) -> None:
         """sources: the training sources. drawn: hashes of the validation lines that were drawn from the training files;
         pairs near them are dropped."""
-        self._data, self._folder, self._held_out, self._drawn = data, folder, held_out, drawn
-        self._words_of = _remembering(WordsOf(subwords))
+        self._data, self._folder, self._held_out, self._drawn = recipe.data, folder, held_out, drawn
+        self._words_of = _remembering(WordsOf(recipe.subwords))
         self._ids_of = dict[Codec, Callable[[str], list[int]]]()  # functions of a unit
         self._key_dtype = keys_for(source.config for source in sources)
         self._filters = list(map(filters_of, sources))
         self._subwords: Subwords | None = None
 
-    def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
-        """Return a code for each pair by the filters on text, and the keys to find duplicates by."""
+    def decide(self, block: TextBlock) -> tuple[int, Codes, NDArray[Any]]:
+        """Return the source of the block, a code for each pair by the filters on text, and keys to find duplicates."""
         sides = Units(block.src), Units(block.trg)
         codes = self._codes(block, sides)
         keys, kept = np.full(len(codes), NO_KEY, self._key_dtype), codes == KEPT
         keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._key_dtype)
-        return codes, keys
+        return block.source, codes, keys
 
     def filter_and_measure(
         self, block: TextBlock, codes: Codes | None
@@ -101,10 +86,13 @@ class Task:
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
         lines = [side.some(kept) for side in sides]
-        learnt, unlike = self._protected(lines, notes)
-        for side, kept_lines in zip(sides, lines, strict=True):
-            if ODD.search("".join(side.units)):  # the distinct units are shorter than the text
-                notes.update(oddity for line in kept_lines for oddity in oddities(line))
+        learnt, unlike = lines, list[int]()
+        if self._data.protect:
+            pairs = [protected_pair(src, trg, self._data.protect) for src, trg in zip(*lines, strict=True)]
+            learnt = [[src for src, _, _ in pairs], [trg for _, trg, _ in pairs]]
+            unlike = [n for n, (_, _, are_alike) in enumerate(pairs) if not are_alike]
+            notes.update("protected" for line, new in zip(lines[0], learnt[0], strict=True) if new != line)
+        notes.update(oddity for kept_lines in lines for line in kept_lines for oddity in oddities(line))
         path, content = self._folder / f"block.{block.start}", BlockContent(kept, lines, learnt)
         write_block(path, content)
         kept_block = KeptBlock(str(path), block.source, block.first, len(lines[0]))
@@ -127,10 +115,10 @@ class Task:
     shifts = staticmethod(find_shifts)
     duplicates = staticmethod(count_duplicates)
 
-    def encode(self, kept: KeptBlock, before: list[int]) -> tuple[list[EncodedSide], Examples]:
+    def encode(self, kept: KeptBlock, before: list[int]) -> tuple[list[Ragged], list[Use], Examples]:
         """Encode the kept pairs of a block by the subwords in the folder. before: ids at the start of every source.
 
-        Return both sides of the pairs within max_len, and the first few of the longer pairs.
+        Return the ids and the counts of both sides of the pairs within max_len, and the first few of the longer pairs.
         """
         if self._subwords is None:
             self._subwords = Subwords.load(self._folder / SUBWORDS)
@@ -142,17 +130,14 @@ class Task:
             values = np.insert(ids.values, np.repeat(starts, len(prefix)), prefix * len(starts))
             rows.append(Ragged(values.astype(dtype), (ids.lengths + len(prefix)).astype(np.int32)))
         fits = np.logical_and(*(ids.lengths <= self._data.max_len for ids in rows))
-        encoded = []
+        rows = [ids.some(fits) for ids in rows]
+        uses = list[Use]()
         for side, codec, ids in zip(sides, codecs, rows, strict=True):
-            short = ids.some(fits)
-            counts = np.bincount(short.values, minlength=codec.size)
             n_word, n_char = (int(n_of_line[fits].sum()) for n_of_line in (side.n_word(), side.n_char))
-            encoded.append(EncodedSide(short, counts, n_word, n_char))
-        long, places = np.flatnonzero(~fits).tolist(), np.flatnonzero(block.kept)
-        too_long = [
-            (kept.first + int(places[n]), [cut(in_names(side.lines[n])) for side in sides]) for n in long[:N_SHOWN]
-        ]
-        return encoded, too_long
+            uses.append((n_word, n_char, np.bincount(ids.values, minlength=codec.size)))
+        numbers, long = kept.first + np.flatnonzero(block.kept), np.flatnonzero(~fits)[:N_SHOWN].tolist()
+        too_long = [(int(numbers[n]), [cut(in_names(side.lines[n])) for side in sides]) for n in long]
+        return rows, uses, too_long
 
     def _ids_of_lines(self, side: Units, codec: Codec) -> Ragged:
         """Return the ids of each line."""
@@ -176,21 +161,6 @@ class Task:
                 codes[is_near & (codes == KEPT)] = CODES[HELD_OUT]
         return codes
 
-    def _protected(self, lines: Sequence[list[str]], notes: Counter[str]) -> tuple[Sequence[list[str]], list[int]]:
-        """Return the kept lines of both sides with placeholders, and the numbers of pairs whose items differ."""
-        if not self._data.protect:
-            return lines, []
-        learnt, unlike = (list[str](), list[str]()), list[int]()
-        for n, (src, trg) in enumerate(zip(*lines, strict=True)):
-            learnt_src, learnt_trg, are_alike = protected_pair(src, trg, self._data.protect)
-            learnt[0].append(learnt_src)
-            learnt[1].append(learnt_trg)
-            if not are_alike:
-                unlike.append(n)
-            elif learnt_src != src:
-                notes["protected"] += 1
-        return learnt, unlike
-
 
 def _remembering(function: Callable[[str], _T]) -> Callable[[str], _T]:
     """Return a function of a unit that remembers its results. Long units, such as whole lines, hardly repeat."""
@@ -200,14 +170,11 @@ def _remembering(function: Callable[[str], _T]) -> Callable[[str], _T]:
 
 def _dropped(sides: tuple[Units, Units], codes: Codes, block: TextBlock) -> list[tuple[str, int, Examples]]:
     """Return for each reason the number of dropped pairs, and line number and readable texts of the first few."""
-    pairs_by_reason: dict[str, list[int]] = {}
+    counts, first = Counter[str](), defaultdict[str, Examples](list)
     for n in np.flatnonzero(codes != KEPT).tolist():
-        pairs_by_reason.setdefault(block.flaws.get(n) or REASONS[codes[n] - 1], []).append(n)
-
-    def example(n: int) -> tuple[int, list[str]]:
-        texts = [cut(side.lines[n]) for side in sides]
-        return block.first + n, texts if n not in block.flaws or any(texts) else []
-
-    return [
-        (reason, len(numbers), [example(n) for n in numbers[:N_SHOWN]]) for reason, numbers in pairs_by_reason.items()
-    ]
+        reason = block.flaws.get(n) or REASONS[codes[n] - 1]
+        counts[reason] += 1
+        if counts[reason] <= N_SHOWN:
+            texts = [cut(side.lines[n]) for side in sides]
+            first[reason].append((block.first + n, texts if n not in block.flaws or any(texts) else []))
+    return [(reason, n, first[reason]) for reason, n in counts.items()]

@@ -138,21 +138,14 @@ class Prepared:
         """Differences between the settings of the folder and a recipe, as texts for a message."""
         changed = changed_settings(self.settings, settings_of(recipe))
         stored = [corpus["name"] for corpus in self.manifest["corpora"]]
-        names = [
-            ""
-            if corpus.translated_by
-            # The name of a dataset is that of `HubDataset`.
-            else " ".join(filter(None, (corpus.dataset, corpus.subset, corpus.split)))
-            or names_of(corpus.file or corpus.src)[0]
-            for corpus in recipe.data.train
-        ]
-
-        def is_among(name: str, files: Iterable[str]) -> bool:
-            return any(file == name or fnmatchcase(file, name) for file in files)
-
+        names = list[str]()
+        for corpus in recipe.data.train:
+            dataset = " ".join(filter(None, (corpus.dataset, corpus.subset, corpus.split)))  # as `HubDataset` is shown
+            names.append("" if corpus.translated_by else dataset or names_of(corpus.file or corpus.src)[0])
         known = {file["name"] for file in self.manifest["inputs"] if file["split"] == "train" and file["side"] == "src"}
-        pairs = zip(stored, names, strict=False)
-        has_moved = any(is_among(name, known) and not is_among(name, [own]) for own, name in pairs)
+        # The files of the folder that each name of the recipe matches. If its own is not among them, it has moved.
+        matches = ([file for file in known if file == name or fnmatchcase(file, name)] for name in names)
+        has_moved = any(files and own not in files for own, files in zip(stored, matches, strict=False))
         if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position
             changed.append(f"data.train: {', '.join(stored)} in the folder, {', '.join(names)} in the recipe")
         old, new = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]

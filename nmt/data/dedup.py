@@ -128,21 +128,18 @@ def count_duplicates(path: Path) -> dict[str, Any]:
     "most": [(number of a pair, times), ...] the most frequent pairs, by the number of the first occurrence, from 0}
     """
     pairs = np.memmap(path, PAIR, "r") if path.stat().st_size else np.empty(0, PAIR)
-    n_again, n_before, several, top = 0, 0, {}, list[tuple[int, int]]()
-    for side, other in (("src", "trg"), ("trg", "src")):
-        several[side] = 0
-        for number in _shares(pairs[side]):
-            keys, partners = pairs[side][number], pairs[other][number]
-            order = np.lexsort((number, partners, keys))
-            keys, partners, number = keys[order], partners[order], number[order]
-            is_first = np.append(True, (keys[1:] != keys[:-1]) | (partners[1:] != partners[:-1]))[: len(keys)]
-            several[side] += int((np.unique(keys[is_first], return_counts=True)[1] > 1).sum())
+    n_again, n_before, several, top = 0, 0, Counter[str](), list[tuple[int, int]]()
+    for side in SIDES:
+        for places in _shares(pairs[side]):
+            share = pairs[places]
+            _, first, times = np.unique(of_pairs(share["src"], share["trg"]), return_index=True, return_counts=True)
+            several[side] += int((np.unique(share[side][first], return_counts=True)[1] > 1).sum())
             if side == "src":
-                first, times = number[is_first], np.diff(np.flatnonzero(is_first), append=len(keys))
-                n_before += len(keys) - len(first)
+                n_before += len(share) - len(first)
                 n_again += int(times[times > 1].sum())
-                best = np.lexsort((first, -times))[:N_SHOWN]
-                top += [(int(first[k]), int(times[k])) for k in best if times[k] > 1]
+                numbers = places[first]
+                best = np.lexsort((numbers, -times))[:N_SHOWN]
+                top += [(int(numbers[k]), int(times[k])) for k in best if times[k] > 1]
     top = sorted(top, key=lambda pair: (-pair[1], pair[0]))[:N_SHOWN]
     return {"pairs": n_before, "again": n_again, "sources": several["src"], "targets": several["trg"], "most": top}
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.dedup import KINDS, TRANSLATIONS
+from nmt.data.letters import LONGEST_PIECE
 from nmt.data.scripts import LETTER, is_in_another_language, is_in_another_script, languages_like, scripts_of
-from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.recipe.data_options import FilterConfig
 
 # Ratio of the lengths of target and source, in characters, compared with the usual ratio of the corpus.
@@ -174,18 +174,13 @@ class CorpusFacts(NamedTuple):
 Make = Callable[[CorpusFacts, Any], Drops | None]  # None: the corpus does not need the filter
 
 
-def most_bytes(max_len: int) -> int:
-    """Return a bound in bytes: a longer text certainly has more than max_len subwords, and need not be encoded."""
-    return max_len * LONGEST_PIECE
-
-
 def _on_either_side(is_bad: Callable[[str, Any], bool]) -> Make:
     """Return the factory of a filter that drops a pair if either text is bad."""
     return lambda _, bound: lambda src, trg: is_bad(src, bound) or is_bad(trg, bound)
 
 
 def _of_length(corpus: CorpusFacts, _: Any) -> Drops:
-    limit = most_bytes(corpus.max_len)
+    limit = corpus.max_len * LONGEST_PIECE  # bytes; a longer text need not be encoded
     return lambda *pair: 4 * max(map(len, pair)) > limit and max(len(text.encode("utf-8")) for text in pair) > limit
 
 
@@ -208,10 +203,13 @@ BAD_UTF8, BAD_RECORD, TOO_LONG, SCRIPT = "bad UTF-8", "bad record", "too long", 
 LOW_SCORE = "low score"
 HELD_OUT = "held out"  # for validation, or similar to a held-out pair
 
-# All filters on text, cheap ones first. A pair is counted under the first filter that drops it. A new filter needs a
-# row here and an option in `FilterConfig`. Each has its reason, its option in `data`, of which False or 0 turns it off,
-# and its factory, called with a corpus and the option's value.
-FILTERS: list[tuple[str, str, Make]] = [
+# All reasons to drop a pair, in the order of the filters, cheap ones first. A pair is counted under the first one. Each
+# has its option in `data`, of which False or 0 turns it off, and the factory of a filter on text, called with a corpus
+# and the option's value; None for other filters. A new one needs a row here and an option in `FilterConfig`.
+FILTERS: list[tuple[str, str, Make | None]] = [
+    (BAD_UTF8, "", None),
+    (BAD_RECORD, "", None),
+    (LOW_SCORE, "train.min_score or best_share", None),
     ("empty side", "", lambda *_: lambda src, trg: not src.strip() or not trg.strip()),
     ("identical sides", "drop_identical", lambda *_: lambda src, trg: src.strip() == trg.strip()),
     (TOO_LONG, "max_len", _of_length),
@@ -222,18 +220,12 @@ FILTERS: list[tuple[str, str, Make]] = [
     ("mostly symbols", "max_symbols", _on_either_side(is_mostly_symbols)),
     ("repeats itself", "max_repeats", _on_either_side(repeats_itself)),
     ("another language", "max_other_language", _of_language),
+    (HELD_OUT, "", None),
+    *((reason, option, None) for reason, option in KINDS.values()),
+    (TRANSLATIONS, "max_translations", None),
 ]
-# The option of each reason. The reasons from `dedup.py` come from filters that compare pairs.
-OPTIONS = {reason: option for reason, option, _ in FILTERS if option} | {
-    LOW_SCORE: "train.min_score or best_share",
-    **dict(KINDS.values()),
-    TRANSLATIONS: "max_translations",
-}
-REASONS = (
-    *(BAD_UTF8, BAD_RECORD, LOW_SCORE),
-    *(reason for reason, _, _ in FILTERS),
-    *(HELD_OUT, *dict(KINDS.values()), TRANSLATIONS),
-)
+OPTIONS = {reason: option for reason, option, _ in FILTERS if option}
+REASONS = [reason for reason, _, _ in FILTERS]
 # Codes of reasons: their positions in REASONS, from 1.
 KEPT = 0
 CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
@@ -241,7 +233,7 @@ CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
 
 def filters_of(corpus: CorpusFacts) -> list[tuple[str, Drops]]:
     """Return the active filters on text of a corpus, each with its reason."""
-    values = ((reason, make, getattr(corpus.config, option, True)) for reason, option, make in FILTERS)
+    values = ((reason, make, getattr(corpus.config, option, True)) for reason, option, make in FILTERS if make)
     return [(reason, drops) for reason, make, value in values if value and (drops := make(corpus, value))]
 
 

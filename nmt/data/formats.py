@@ -8,12 +8,12 @@ import contextlib
 import csv
 import functools
 import hashlib
-import io
 import itertools
 import json
 import logging
 import math
 import os
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -29,14 +29,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nmt.data.filters import BAD_RECORD, BAD_UTF8, TOO_LONG
-from nmt.data.lines import bad_utf8, check_text, count_lines, first_bytes, open_text, refuse_stream, text_lines
+from nmt.data.lines import bad_utf8, count_lines, errors_of, first_bytes, open_text, read_lines, start_of, text_lines
 from nmt.data.text import undo_moses
 from nmt.errors import DataError
 from nmt.files import sha256_of
 from nmt.progress import Bar
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
 
 Column = int | str  # number of a column, from 1, or its name
 Policy = Literal["refuse", "drop"]
@@ -129,19 +126,17 @@ class Text:
     def check(self) -> None:
         """Raise DataError if the text cannot be read, or if its column is missing. Checks the beginning only."""
         place, form, column = self.place, self.form, self.column
-        assert not isinstance(place, tuple)
-        if column is None:
-            assert isinstance(place, Path)
-            check_text(place)
+        if isinstance(place, tuple):
             return
-        names = names_in(place, form, header=self.header)
-        if not names and form not in TABLES and not _count_records(place, form):
-            return  # an empty file is refused later
+        names = names_in(place, form, header=self.header)  # raises DataError if the file cannot be read
+        if column is None:
+            return
         by_number = isinstance(column, int) and form in ("tsv", "csv")
-        if not (0 < int(column) <= len(names) if by_number else names.count(str(column)) == 1):
-            records = _records(place, form) if form in ("jsonl", "tmx") else ()
-            if any(isinstance(record, dict) and str(column) in _text_keys(record) for record in records):
-                return  # it occurs only after the first records
+        is_found = int(column) <= len(names) if by_number else names.count(str(column)) == 1
+        if not is_found and form in ("jsonl", "tmx"):  # it may occur only after the first records
+            records = _records(place, form)
+            is_found = any(isinstance(record, dict) and str(column) in _text_keys(record) for record in records)
+        if not is_found:
             raise DataError(
                 f"{place}: expected one column {column!r} of text, found {name_list(names)}. Is its format {form}? "
                 "Columns are chosen by their names, those of TSV and CSV also by their numbers."
@@ -297,15 +292,12 @@ def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:
     return list(names)
 
 
-def _count_records(place: Place, form: str) -> int:
+def _count_records(path: Path, form: str) -> int:
     """Return the number of records of a file, a header included."""
     if form in TABLES:
-        with _open_table(place, []) as (_, batches):
+        with _open_table(path, []) as (_, batches):
             return sum(map(len, batches))
-    if form in ("csv", "tmx"):
-        return sum(1 for _ in _records(place, form))
-    assert isinstance(place, Path)
-    return count_lines(place)
+    return sum(1 for _ in _records(path, form)) if form in ("csv", "tmx") else count_lines(path)
 
 
 # TSV and CSV.
@@ -332,18 +324,15 @@ def _records(place: Place, form: str, notes: Counter[str] | None = None) -> Iter
 def _csv(path: Path) -> Iterator[list[str]]:
     """Yield the records of CSV without blank lines. The delimiter is the more frequent of comma and semicolon."""
     csv.field_size_limit(_MAX_RECORD)
-    with open_text(path) as raw:
-        head = raw.peek(4096).partition(b"\n")[0]
-        delimiter = ";" if head.count(b";") > head.count(b",") else ","
-        rows = csv.reader(io.TextIOWrapper(raw, "utf-8-sig", newline=""), delimiter=delimiter, strict=True)
-        try:
-            yield from filter(None, rows)
-        except UnicodeDecodeError:
-            raise DataError(
-                f"{path}: invalid UTF-8 near line {rows.line_num + 1:,}. Save it as CSV in UTF-8."
-            ) from None
-        except csv.Error as error:
-            raise DataError(f"{path}:{rows.line_num}: not CSV ({error}). Check the quotes in this line.") from None
+    # The csv module takes a lone carriage return as a row end, too, but not inside one of the lines given to it.
+    lines = (part for line in read_lines(path) for part in re.split(r"(?<=\r)", line + "\n"))
+    head = next(lines, "")
+    delimiter = ";" if head.count(";") > head.count(",") else ","
+    rows = csv.reader(itertools.chain([head], lines), delimiter=delimiter, strict=True)
+    try:
+        yield from filter(None, rows)
+    except csv.Error as error:
+        raise DataError(f"{path}:{rows.line_num}: not CSV ({error}). Check the quotes in this line.") from None
 
 
 def _select_fields(records: Iterable[Any], columns: Sequence[Column], header: bool) -> Iterator[Sequence[TextOrFlaw]]:
@@ -365,9 +354,6 @@ def _select_fields(records: Iterable[Any], columns: Sequence[Column], header: bo
 
 
 # JSONL.
-# The key of the flags that nmt-translate sets on suspicious translations, and the flags that are no complaint.
-_FLAGS, _HARMLESS = "flags", {"split"}
-_LONGEST_FLAG = 20
 # Integers are never texts, but valid JSON of any length. Python's int would refuse more than 4,300 digits.
 _JSON = json.JSONDecoder(parse_int=float)
 _KINDS = {type(None): "null", bool: "true or false", float: "a number", str: "text", list: "a list", dict: "an object"}
@@ -377,11 +363,10 @@ def _parse_object(line: str) -> dict[str, Any] | Flaw:
     try:
         record = _JSON.decode(line)
     except (ValueError, RecursionError) as error:
-        message = f"not JSON ({error})." if line.strip() else "a blank line instead of a JSON object."
-        return Flaw(BAD_RECORD, message)
-    if not isinstance(record, dict):
-        return Flaw(BAD_RECORD, f"{_KINDS[type(record)]} instead of a JSON object.")
-    return record
+        return Flaw(BAD_RECORD, f"not JSON ({error}).")
+    if isinstance(record, dict):
+        return record
+    return Flaw(BAD_RECORD, f"{_KINDS[type(record)]} instead of a JSON object.")
 
 
 def _select_keys(
@@ -419,14 +404,12 @@ def _text_keys(record: dict[str, Any], depth: int = 1) -> Iterator[str]:
 
 
 def _flaw_of_flags(record: dict[str, Any]) -> Flaw | None:
-    """Return a flaw for the first flag of a translation that is a complaint."""
-    flags = record.get(_FLAGS)
+    """Return a flaw for the first flag of nmt-translate that is a complaint: `split` is none."""
+    flags = record.get("flags")
     if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
-        return Flaw(BAD_RECORD, f"no list of texts under the key {_FLAGS!r}, which drop_flagged needs.")
-    for flag in flags:
-        if flag not in _HARMLESS:
-            return Flaw(f"flagged {flag[:_LONGEST_FLAG]}", f"a translation that is flagged {flag}.")
-    return None
+        return Flaw(BAD_RECORD, "no list of texts under the key 'flags', which drop_flagged needs.")
+    complaints = [flag for flag in flags if flag != "split"]
+    return Flaw(f"flagged {complaints[0]:.20}", "a flagged translation.") if complaints else None
 
 
 # TMX.
@@ -436,47 +419,34 @@ _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 def _tmx(path: Path) -> Iterator[dict[str, str]]:
     """Yield the texts of each translation unit, by language."""
     # Imported here: few corpora are TMX.
-    from xml.etree.ElementTree import ParseError
-
-    from defusedxml.common import DefusedXmlException
-    from defusedxml.ElementTree import iterparse
+    from defusedxml.ElementTree import ParseError, iterparse
 
     body: Any = None
     with open_text(path) as file:
         try:
             for event, element in iterparse(file, events=("start", "end"), forbid_dtd=False):
-                name = _local_name(element)
+                name = element.tag.rpartition("}")[2]
                 if event == "start" and name == "body":
                     body = element
+                elif event == "end" and name == "seg":
+                    for inline in [*element.iter()][1:]:
+                        if inline.tag.rpartition("}")[2] != "hi":  # others have markup, not text of the sentence
+                            inline.text = None
+                            del inline[:]
                 elif event == "end" and name == "tu":
                     texts: dict[str, str] = {}
                     for variant in element:
                         code = variant.get(_LANG) or variant.get("lang")
-                        segment = next((child for child in variant if _local_name(child) == "seg"), None)
+                        segment = variant.find("{*}seg")
                         if code and segment is not None:
-                            texts.setdefault(code, "".join(_text_pieces(segment)))
+                            texts.setdefault(code, "".join(segment.itertext()))
                     yield texts
                     if body is not None:
                         body.clear()  # otherwise the tree of the whole file stays in memory
-        except DefusedXmlException:
+        except (ParseError, LookupError, ValueError) as error:  # the last two: an encoding, or entities of its own
             raise DataError(
-                f"{path}: declares XML entities of its own, which are not supported. Write the file without them."
+                f"{path}: not TMX, damaged, or with an encoding or entities that are not supported ({error})."
             ) from None
-        except (ParseError, LookupError, ValueError) as error:  # the last two for an unsupported encoding
-            raise DataError(f"{path}: not TMX, damaged, or in an unsupported encoding ({error}).") from None
-
-
-def _text_pieces(element: "Element") -> Iterator[str]:
-    """Yield the text of a segment without inline markup. Text inside <hi> belongs to the sentence."""
-    yield element.text or ""
-    for child in element:
-        if _local_name(child) == "hi":
-            yield from _text_pieces(child)
-        yield child.tail or ""
-
-
-def _local_name(element: "Element") -> str:
-    return str(element.tag).rpartition("}")[2]
 
 
 # Parquet, Arrow and datasets.
@@ -487,16 +457,14 @@ _TEXT, _NUMBER = ("string", "binary"), ("float", "double", "halffloat", "int", "
 @contextlib.contextmanager
 def _open_table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open a table: its schema, and the rows of at least these columns. names: empty to count the rows."""
-    try:
+    with errors_of(place, "neither Parquet nor Arrow, or damaged", (pa.ArrowException, OSError)):
         if isinstance(place, HubDataset):
             dataset = place.dataset
             selected = (dataset.select_columns(names) if names else dataset).with_format("arrow")
             rows = (batch for part in selected.iter(batch_size=_N_ROW) for batch in part.to_batches())
             yield dataset.features.arrow_schema, rows
             return
-        refuse_stream(place)
-        with open(place, "rb") as raw_file:
-            head = raw_file.read(8)
+        head = start_of(place)
         if head.startswith(b"PAR1"):
             # Imported here: few corpora are Parquet.
             from pyarrow.parquet import ParquetFile
@@ -512,22 +480,11 @@ def _open_table(place: Place, names: list[str] | None = None) -> Iterator[tuple[
             else:
                 reader = pa.ipc.open_stream(file)
                 yield reader.schema, iter(reader)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise DataError(f"{place}: cannot be read ({error.strerror or error}).") from None
-        cause = str(error).split("\n")[0][:300]
-        raise DataError(
-            f"{place}: neither Parquet nor Arrow, or damaged ({cause}). Download or write it again."
-        ) from None
 
 
 def _columns_of_types(types: Sequence[str], fields: Iterable[pa.Field]) -> Iterator[tuple[str, _FieldPath]]:
-    """Yield the name and path of all columns of these types, also inside structs. Duplicate names are left out."""
-    fields = list(fields)
-    n_of_name = Counter(column.name for column in fields)
+    """Yield the name and path of all columns of these types, also inside structs. A name may occur twice."""
     for column in fields:
-        if n_of_name[column.name] > 1:
-            continue
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_struct(kind):
             nested = _columns_of_types(types, kind)
@@ -539,9 +496,10 @@ def _columns_of_types(types: Sequence[str], fields: Iterable[pa.Field]) -> Itera
 def _table_rows(place: Place, columns: Sequence[Column], longest: int | None) -> Iterator[tuple[bytes | Flaw, ...]]:
     """Yield the texts of some columns as bytes, at most `longest` of each."""
     with _open_table(place) as (schema, _):
-        path_of = dict(_columns_of_types((*_TEXT, *_NUMBER), schema))
-    if absent := [column for column in columns if str(column) not in path_of]:
-        raise DataError(f"{place}: no column {absent[0]!r}: there are {name_list(path_of)}.")
+        found = list(_columns_of_types((*_TEXT, *_NUMBER), schema))
+    names, path_of = [name for name, _ in found], dict(found)
+    if wrong := [column for column in columns if names.count(str(column)) != 1]:
+        raise DataError(f"{place}: expected one column {wrong[0]!r}, found {name_list(names)}.")
     paths = [path_of[str(column)] for column in columns]
     with _open_table(place, list(dict.fromkeys(path[0] for path in paths))) as (_, batches):
         for batch in batches:

@@ -5,7 +5,6 @@ files. Then the words of the kept pairs are counted, and the pairs are written a
 counted with file and line.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, repeat
@@ -16,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, Ragged, mixed
-from nmt.data.block_work import Codes, Task, TextBlock
+from nmt.data.block_work import Codes, Task, TextBlock, Use
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
-from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
+from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, oddities, usual_ratio
 from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
-from nmt.data.letters import draw_sample
+from nmt.data.letters import LONGEST_PIECE, draw_sample
 from nmt.data.lines import LONGEST_LINE
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
@@ -40,7 +39,7 @@ def reading_of(data: DataConfig | None, report: DataReport) -> Reading:
     """Return the policy of reading; oddities go to the report. data: options, None for validation and test sources."""
     policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_LINE)
     if data:  # a text that is cut at this length is dropped as too long anyway
-        policy = data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8
+        policy = data.bad_utf8, data.bad_records, data.max_len * LONGEST_PIECE + 8
     return Reading(*policy, report.notes, lambda name, number: report.note("line_feed", f"{name}:{number}"))
 
 
@@ -174,8 +173,6 @@ def _read_held_out(sources: Sequence[Source], split: str, report: DataReport) ->
 
 def n_process(config: DataConfig, n_pair: int) -> int:
     """Return the number of processes worth starting; starting one takes half a second."""
-    if sys.platform == "win32":
-        return 1  # workers inherit a file descriptor, which Windows does not support
     return min(config.workers or n_core(), 1 + n_pair // _WORTHWHILE)
 
 
@@ -194,11 +191,11 @@ def keep_pairs(
             report.learnt_ratios[source.corpus, source.src.name] = usual
         corpora.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
     drawn: Hashes = np.empty(0, np.uint64)
-    if config.valid_size and not config.valid:
+    if config.valid_size:
         src, trg, _ = kept.held_out[VALID]
-        near = (Block(lines).near() for lines in (src, trg))
-        drawn = np.unique(np.concatenate([hashes[lengths > 0] for hashes, _, lengths, _ in near]))
-    workers.begin(Task, config, recipe.subwords, kept.folder, corpora, kept.held_out_hashes, drawn)
+        near, _, lengths, _ = Block([*src, *trg]).near()
+        drawn = np.unique(near[lengths > 0])
+    workers.begin(Task, recipe, kept.folder, corpora, kept.held_out_hashes, drawn)
     codes, n_pair, reading = _decide(kept, config, report, workers), report.n_read, reading_of(config, report)
     if codes is not None:
         n_pair, reading = len(codes), reading_of(config, DataReport())  # the first reading has noted the oddities
@@ -221,16 +218,11 @@ def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: Wo
     filters = [config.filters_of(source.corpus) for source in kept.training]
     if not (dtype := keys_for(filters)).names:
         return None
-    parts, n_pair_of = list[Codes](), [0] * len(filters)
-
-    def tasks() -> Iterator[tuple[TextBlock]]:
-        for block in blocks_of(kept.training, reading_of(config, report), report.n_read):
-            n_pair_of[block.source] += len(block.src)
-            yield (block,)
-
-    path = kept.folder / "keys"
+    parts, n_pair_of, path = list[Codes](), [0] * len(filters), kept.folder / "keys"
+    tasks = ((block,) for block in blocks_of(kept.training, reading_of(config, report), report.n_read))
     with path.open("wb") as file, progress_bar("looking for duplicates", report.n_read) as progress:
-        for part, keys in workers.each("decide", tasks()):
+        for source, part, keys in workers.each("decide", tasks):
+            n_pair_of[source] += len(part)
             parts.append(part)
             file.write(keys.tobytes())
             progress.update(len(part))
@@ -255,7 +247,7 @@ def count_words_of(kept: KeptPairs, config: SubwordsConfig, workers: WorkerPool)
     """
     if config.vocab_from and not config.extend:
         return Counter(), Counter()
-    most, n_line = config.max_train_lines, len(kept) * (2 if config.joint else 1)
+    most, n_line = config.max_train_lines, kept.n_kept * (2 if config.joint else 1)
     samples: list[list[NDArray[np.bool_]]] = []  # of each side: a mask of the lines of each block
     if n_line > most:
         draw = draw_sample(n_line, most, _SAMPLE_SEED)
@@ -263,7 +255,7 @@ def count_words_of(kept: KeptPairs, config: SubwordsConfig, workers: WorkerPool)
         samples = [[np.fromiter(draw, bool, block.n_kept) for block in kept.blocks] for draw in draws]
     tasks = ((block, [masks[n] for masks in samples]) for n, block in enumerate(kept.blocks))
     counts = Counter[str](), Counter[str]()
-    with progress_bar("counting", len(kept)) as progress:
+    with progress_bar("counting", kept.n_kept) as progress:
         for block, counts_of_sides in zip(kept.blocks, workers.each("count", tasks), strict=True):
             for total, side_counts in zip(counts, counts_of_sides, strict=True):
                 total.update(side_counts)
@@ -283,8 +275,7 @@ def encode_training_pairs(
     """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
     codecs = zip(SIDES, (subwords.src, subwords.trg), strict=True)
-    # Of each side: words, characters, and occurrences of each id.
-    totals = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}
+    totals: dict[str, Use] = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}
     corpora: dict[int, dict[str, Any]] = {}  # by their numbers; one that is not translated yet has no source
     for source in kept.training:
         usual = report.learnt_ratios.get((source.corpus, source.src.name))
@@ -292,20 +283,20 @@ def encode_training_pairs(
         corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
     tasks = ((block, tags[kept.training[block.source].corpus]) for block in kept.blocks)
 
-    def rows() -> Iterator[tuple[Ragged, Ragged]]:
-        with progress_bar("encoding", len(kept)) as progress:
-            for block, ((src, trg), too_long) in zip(kept.blocks, workers.each("encode", tasks), strict=True):
-                source, n_pair = kept.training[block.source], len(src.rows.lengths)
+    def encoded() -> Iterator[tuple[Ragged, Ragged]]:
+        with progress_bar("encoding", kept.n_kept) as progress:
+            for block, (rows, uses, too_long) in zip(kept.blocks, workers.each("encode", tasks), strict=True):
+                source, n_pair = kept.training[block.source], len(rows[0].lengths)
                 corpora[source.corpus]["n_pair"] += n_pair
                 if n_pair < block.n_kept:
                     report.drop(TOO_LONG, block.n_kept - n_pair, too_long, source)
-                for name, side in (("src", src), ("trg", trg)):
-                    n_word, n_char, counts = totals[name]
-                    totals[name] = n_word + side.n_word, n_char + side.n_char, counts + side.counts
-                yield src.rows, trg.rows
+                for side, (n_word, n_char, counts) in zip(SIDES, uses, strict=True):
+                    words, characters, occurrences = totals[side]
+                    totals[side] = words + n_word, characters + n_char, occurrences + counts
+                yield rows[0], rows[1]
                 progress.update(block.n_kept)
 
-    report.n_kept = write_arrow(kept.folder / "train.arrow", in_batches(rows(), N_ROW))
+    report.n_kept = write_arrow(kept.folder / "train.arrow", in_batches(encoded(), N_ROW))
     if len(corpora) > 1:
         report.survey["corpora"] = []
         for number, corpus in corpora.items():

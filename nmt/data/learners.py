@@ -105,10 +105,8 @@ _MIN_COUNT = 1e-3  # lower bound on the expected count of a piece
 _DECIMALS = 6
 
 
-def learn_scores(
-    words: Counter[str], pieces: Sequence[str], always: Sequence[str], n_piece: int
-) -> tuple[list[str], list[float]]:
-    """The n_piece most useful pieces and their log-probabilities, the most likely first.
+def learn_scores(words: Counter[str], pieces: Sequence[str], always: Sequence[str], n_piece: int) -> dict[str, float]:
+    """The n_piece most useful pieces with their log-probabilities, the most likely first.
 
     words: their counts. pieces: candidates. always: pieces of one letter, which are never dropped.
     """
@@ -132,7 +130,7 @@ def learn_scores(
         score[~alive] = -np.inf
     rounded = score.round(_DECIMALS)
     order = np.argsort(-rounded, kind="stable")[: int(alive.sum())].tolist()
-    return [candidates[i] for i in order], rounded[order].tolist()
+    return {candidates[i]: float(rounded[i]) for i in order}
 
 
 class Lattice:
@@ -164,8 +162,8 @@ class Lattice:
     def expected(self, score: Floats, word_count: Floats) -> Floats:
         """(n_piece,) expected count of each piece over all segmentations of the words. score: log-probabilities."""
         edge_score = score[self._piece]
-        before = self._path_scores(self._first, self._by_end, self._begin, self._end, edge_score, np.logaddexp)
-        after = self._path_scores(self._last, self._by_begin, self._end, self._begin, edge_score, np.logaddexp)
+        before = self._path_scores(edge_score, np.logaddexp)
+        after = self._path_scores(edge_score, np.logaddexp, backwards=True)
         total = np.repeat(before[self._last], self._n_place)
         weight = np.repeat(word_count, self._n_place)
         share = np.exp(before[self._begin] + edge_score + after[self._end] - total[self._begin])
@@ -173,17 +171,15 @@ class Lattice:
 
     def best(self, score: Floats) -> Floats:
         """(n_word,) log-probability of the likeliest segmentation of each word."""
-        scores = self._path_scores(self._first, self._by_end, self._begin, self._end, score[self._piece], np.maximum)
-        best: Floats = scores[self._last]
+        best: Floats = self._path_scores(score[self._piece], np.maximum)[self._last]
         return best
 
-    def _path_scores(
-        self, start: Ints, levels: list[Ints], source: Places, target: Places, edge_score: Floats, combine: np.ufunc
-    ) -> Floats:
-        """(n_place,) combined log-probability of all paths from a start to each place."""
+    def _path_scores(self, edge_score: Floats, combine: np.ufunc, *, backwards: bool = False) -> Floats:
+        """(n_place,) combined log-probability of all paths to each place from the start of its word, or its end."""
         scores = np.full(int(self._n_place.sum()), -np.inf)
-        scores[start] = 0.0
-        for edges in levels:
+        scores[self._last if backwards else self._first] = 0.0
+        source, target = (self._end, self._begin) if backwards else (self._begin, self._end)
+        for edges in self._by_begin if backwards else self._by_end:
             place = target[edges]
             first = np.flatnonzero(np.diff(place, prepend=-1))
             scores[place[first]] = combine.reduceat(scores[source[edges]] + edge_score[edges], first)

@@ -45,6 +45,7 @@ def in_words() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
 
 
+LONGEST_PIECE = 64  # bytes of a piece, at most
 # The letters of bytes above 0x7F are private characters at the end of Unicode. These have no letter themselves.
 _FIRST_BYTE_LETTER = 0x10FF00
 _BYTE_LETTERS = [chr(byte if byte < 0x80 else _FIRST_BYTE_LETTER + byte) for byte in range(256)]
@@ -58,8 +59,7 @@ def letters_of(alphabet: Iterable[str]) -> dict[str, int]:
     A piece of several letters is text, so it has whole characters. Each byte of another character is its own piece.
     alphabet: characters besides those of ASCII. Longer strings, such as pieces, are ignored.
     """
-    characters = (letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS)
-    return dict.fromkeys(BYTE_LETTERS, 1) | {letter: len(letter.encode("utf-8")) for letter in characters}
+    return {letter: len(raw_of(letter)) for letter in (*BYTE_LETTERS, *alphabet) if len(letter) == 1}
 
 
 def spelled(word: str, letters: Container[str]) -> str:
@@ -72,7 +72,7 @@ def spelled(word: str, letters: Container[str]) -> str:
 
 def is_piece(piece: str) -> bool:
     """Return whether the string is a valid piece: no part of a character, and no name of a byte like <0xE3>."""
-    return piece in BYTE_LETTERS or bool(piece and not _NO_PIECE.search(piece))
+    return piece in BYTE_LETTERS or (not _NO_PIECE.search(piece) and 0 < len(piece.encode()) <= LONGEST_PIECE)
 
 
 def raw_of(piece: str) -> bytes:
@@ -121,28 +121,22 @@ _PART = re.compile(rf"\s{{0,{_WORD_CAP}}}\S{{1,{_WORD_CAP}}}|\s{{1,{_WORD_CAP}}}
 COVERAGE = 0.9995  # minimum share of the characters of a text that the alphabet covers, if it has room
 
 
-def count_characters(words: Mapping[str, int]) -> Counter[str]:
-    """Return the number of occurrences of each character. words: counts of words."""
+def alphabet_of(
+    words: Mapping[str, int], most: int, known: Iterable[str] = BYTE_LETTERS, coverage: float = COVERAGE
+) -> dict[str, int]:
+    """Return the characters that become letters besides the known ones: the most frequent, until coverage is reached.
+
+    Each comes with its number of occurrences. words: their counts. most: limit of the number of characters.
+    """
     counts = Counter[str]()
     for word, n in words.items():
         for character in word:
             counts[character] += n
-    return counts
-
-
-def alphabet_of(
-    characters: Mapping[str, int], most: int, known: Container[str] = BYTE_LETTERS, coverage: float = COVERAGE
-) -> list[str]:
-    """Return the characters that become letters besides the known ones: the most frequent, until coverage is reached.
-
-    characters: number of occurrences of each. most: limit of the number of characters.
-    """
-    n_uncovered = sum(characters.values()) * (1 - coverage)  # occurrences that may still be left out
-    others = {character: n for character, n in characters.items() if character not in known}
-    alphabet = sorted(others, key=lambda character: (-others[character], character))
-    while alphabet and others[alphabet[-1]] <= n_uncovered:
-        n_uncovered -= others[alphabet.pop()]
-    return alphabet[:most]
+    n_uncovered = counts.total() * (1 - coverage)  # occurrences that may still be left out
+    alphabet = sorted(counts.keys() - known, key=lambda character: (-counts[character], character))
+    while alphabet and counts[alphabet[-1]] <= n_uncovered:
+        n_uncovered -= counts[alphabet.pop()]
+    return {character: counts[character] for character in alphabet[:most]}
 
 
 def learnable(words: Mapping[str, int]) -> Counter[str]:
@@ -183,8 +177,7 @@ class WordsOf:
 def draw_sample(n_line: int, most: int, seed: int) -> Iterator[bool]:
     """Draw a uniform sample of at most `most` lines: yield True for each line in the sample, False for the others."""
     n_wanted, rng = min(most, n_line), random.Random(seed)
-    while n_line:
-        is_chosen = n_wanted >= n_line or rng.random() * n_line < n_wanted
+    for n_left in range(n_line, 0, -1):
+        is_chosen = n_wanted >= n_left or rng.random() * n_left < n_wanted
         n_wanted -= is_chosen
-        n_line -= 1
         yield is_chosen

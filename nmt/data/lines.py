@@ -42,10 +42,17 @@ def without_ending(name: str) -> str:
     return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
 
 
+def start_of(path: Path | str) -> bytes:
+    """Return the first bytes of a file. Raises DataError for a pipe or device: opening one may block for ever."""
+    if stat.S_IFMT(Path(path).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+        raise DataError(f"{path}: is a pipe or device, but this input is read more than once. Write it to a file.")
+    with open(path, "rb") as file:
+        return file.read(16)
+
+
 def _compression_of(path: Path | str) -> str | None:
     """Return the compression of a file by its first bytes, None for no compression."""
-    with open(path, "rb") as file:
-        start = file.read(16)
+    start = start_of(path)
     return next((kind for magic, kind in _KINDS.items() if re.match(magic, start)), None)
 
 
@@ -98,42 +105,34 @@ class _Xz(io.RawIOBase):
         super().close()
 
 
-def refuse_stream(path: Path | str) -> None:
-    """Raise DataError for a pipe or device, since opening one may block for ever."""
-    if stat.S_IFMT(Path(path).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
-        raise DataError(f"{path}: is a pipe or device, but this input is read more than once. Write it to a file.")
-
-
 @contextlib.contextmanager
 def open_text(path: Path | str) -> Iterator[io.BufferedReader]:
     """Context manager: a text file opened as decompressed bytes. Raises DataError for non-text and read errors."""
     with errors_of(path):
-        refuse_stream(path)
         kind, ending = _compression_of(path), Path(path).suffix
-        expected = _ENDINGS.get(ending)
-        if expected not in (None, kind):
-            actual = f"compressed by {kind}" if kind else f"not compressed by {expected}"
-            raise DataError(
-                f"{path}: named {ending} but {actual}. Was the download an error page? Look at its first lines."
-            )
+        if kind is None and ending in _ENDINGS:
+            raise DataError(f"{path}: named {ending} but not compressed. Is it an error page? Look at its first lines.")
         if kind not in (None, *_ENDINGS.values()):
-            raise DataError(
-                f"{path}: compressed by {kind}, which is not supported. Unpack it, or compress it by gzip, zstd or xz."
-            )
+            raise DataError(f"{path}: compressed by {kind}, which is not supported. Compress it by gzip, zstd or xz.")
         with open_decompressed(path) as file:
             _refuse_wide(path, file)
             yield file
 
 
+_Errors = tuple[type[Exception], ...]
+_CODEC_ERRORS: _Errors = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
 @contextlib.contextmanager
-def errors_of(path: Path | str) -> Iterator[None]:
-    """Context manager: turn errors of reading a file into a DataError."""
+def errors_of(path: object, problem: str = "damaged compressed file", kinds: _Errors = _CODEC_ERRORS) -> Iterator[None]:
+    """Context manager: turn errors of these kinds into a DataError. problem: the meaning of those without errno."""
     try:
         yield
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+    except kinds as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the disk: a codec sets no errno
             raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
-        raise DataError(f"{path}: damaged compressed file ({error}). Download or compress it again.") from None
+        cause = str(error).partition("\n")[0][:300]
+        raise DataError(f"{path}: {problem} ({cause}). Download or write it again.") from None
 
 
 def _refuse_wide(name: Path | str, file: io.BufferedReader) -> None:

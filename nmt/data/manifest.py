@@ -15,7 +15,7 @@ from typing import Any
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import held_out_tags, tag_language
 from nmt.errors import DataError, is_machine_error
-from nmt.files import RECIPE, lock_file, naming, parse_json, put_in_place, refuse_links_out, sha256_of
+from nmt.files import RECIPE, lock_file, naming, parse_json, refuse_links_out, sha256_of
 from nmt.recipe.draft import SCHEMA
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import MANIFEST
@@ -76,30 +76,27 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder of prepared data. Name one that nmt-preprocess wrote.")
-    refuse_links_out(folder)
     if not path.is_file():
         raise _unusable(folder, f"not a folder of prepared data, or an incomplete one: no {MANIFEST}")
+    refuse_links_out(folder)
     try:
-        manifest = parse_json(path.read_bytes())
+        manifest: dict[str, Any] = parse_json(path.read_bytes())
     except ValueError as error:
         raise _unusable(path, f"damaged ({error})") from None
-    if not isinstance(manifest, dict) or manifest.get("made_by") != _MADE_BY:
-        raise _unusable(path, f"not a manifest of {_MADE_BY}")
-    if manifest.get("format") != FORMAT:
-        raise _unusable(path, f"format {manifest.get('format')!r}; this version of nmt reads {FORMAT}")
     try:
+        if manifest["made_by"] == _MADE_BY and manifest["format"] != FORMAT:
+            raise _unusable(path, f"format {manifest['format']!r}; this version of nmt reads {FORMAT}")
+        n_pairs, files = [corpus["n_pair"] for corpus in manifest["corpora"]], manifest["files"].values()
         is_valid = (
-            set(manifest) == _KEYS
-            and all(type(corpus["n_pair"]) is int and corpus["n_pair"] >= 0 for corpus in manifest["corpora"])
-            and sum(corpus["n_pair"] for corpus in manifest["corpora"]) == manifest["n_pair"]["train"]
-            and all(
-                type(file["size"]) is int and isinstance(file["sha256"], str) for file in manifest["files"].values()
-            )
+            (manifest["made_by"], set(manifest)) == (_MADE_BY, _KEYS)
+            and all(type(n) is int and n >= 0 for n in (*n_pairs, *(file["size"] for file in files)))
+            and sum(n_pairs) == manifest["n_pair"]["train"]
+            and all(isinstance(file["sha256"], str) for file in files)
         )
     except (AttributeError, KeyError, TypeError):
         is_valid = False
     if not is_valid:
-        raise _unusable(path, "damaged: entries are missing, unknown or of the wrong kind")
+        raise _unusable(path, f"damaged, or not a manifest of {_MADE_BY}: entries are missing or of the wrong kind")
     return manifest
 
 
@@ -195,17 +192,3 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
         temporary.mkdir()
         with naming(folder):
             yield temporary
-
-
-@contextlib.contextmanager
-def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
-    """Context manager: an empty folder to fill. It is moved into place at the end, or removed after an exception.
-
-    replace: the manifest of the prepared data that it replaces.
-    """
-    folder = folder.absolute()
-    with temporary_folder(folder) as temporary:
-        yield temporary
-        if refuse_foreign_files(folder) != replace:
-            raise DataError(f"{folder}: another process changed it meanwhile, so it is not replaced. Prepare again.")
-        put_in_place(temporary, folder)

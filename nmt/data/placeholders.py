@@ -1,8 +1,8 @@
 """Placeholders that a model reads and writes in place of items of a text; and tags, control symbols before a source.
 
 In text for the model a placeholder is one character, half of a surrogate pair. UTF-8 has no such characters, so no text
-that was read can contain one. Users see its name, like ⟨url1⟩. Placeholders have the numbers of the items in the
-source, so a translation may have them in another order.
+that was read has one, and the API refuses them. Users see the name of a placeholder, like ⟨url1⟩. Placeholders have the
+numbers of the items in the source, so a translation may have them in another order.
 """
 
 import re
@@ -77,7 +77,6 @@ CHARACTERS = {
     for n in range(1, _N_RESERVED + 1)
 }
 _NAME_OF = {letter: name for name, letter in CHARACTERS.items()}
-_NOTHING: dict[int, str] = dict.fromkeys(range(0xD800, 0xDC00), "")
 PLACEHOLDER = "[\ud800-\udbff]"  # part of a regular expression
 
 # Encoding of text that may have placeholders as bytes, for internal use only.
@@ -116,7 +115,7 @@ def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
 
     The first PER_KIND items of each kind are replaced. `restored` undoes this.
     """
-    count, items, text = Counter[str](), Items(), _clean(text)
+    count, items = Counter[str](), Items()
     for kind, item in items_in(text, kinds):
         count[kind] += 1
         if count[kind] <= PER_KIND:
@@ -137,7 +136,7 @@ def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) ->
         unused = names.get((match.lastgroup or PATTERN, match[0]))
         return CHARACTERS[unused.pop(0)] if unused else match[0]
 
-    return _pattern(tuple(kinds)).sub(replace, _clean(text))
+    return _pattern(tuple(kinds)).sub(replace, text)
 
 
 def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, bool]:
@@ -154,9 +153,7 @@ def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, 
 
 def restored(text: str, items: Mapping[str, str]) -> str:
     """Return the text with the items in place of their placeholders. Placeholders without an item are removed."""
-    if text.isascii():
-        return text
-    return text.translate(_NOTHING | {ord(CHARACTERS[name]): item for name, item in items.items()})
+    return re.sub(PLACEHOLDER, lambda match: items.get(_NAME_OF.get(match[0], ""), ""), text)
 
 
 def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
@@ -184,11 +181,6 @@ def came_back(
     return sorted((expected - actual).elements()), sorted((actual - expected).elements())
 
 
-def _clean(text: str) -> str:
-    """Replace halves of surrogate pairs by "?". Only a caller of the API can pass them."""
-    return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
-
-
 # Tags: control symbols before a source.
 def tag_language(tag: str) -> str | None:
     """Return the language of a language tag, <2de>; None for any other tag, since no other begins with a digit."""
@@ -209,39 +201,27 @@ class Tagging:
     only on request. Raises RecipeError for unknown tags, and for a line without a language if there are several.
     """
 
-    def __init__(
-        self, decode: DecodeConfig, known: tuple[str, ...], default_lang: str, learnt: tuple[str, ...]
-    ) -> None:
+    def __init__(self, decode: DecodeConfig, known: Sequence[str], default_lang: str, learnt: Sequence[str]) -> None:
         self._decode, self._known, self._default_lang = decode, known, language_of(default_lang).code
         self._languages = [lang for tag in known if (lang := tag_language(tag))]
         self._has_language_tags = any(map(tag_language, learnt))
         if not self._has_language_tags and self._default_lang not in self._languages:
             self._languages.insert(0, self._default_lang)
-        self._check_tags(decode.tags, "decode.tags")
-        if decode.trg_lang:
-            self()
+        if decode.trg_lang or decode.tags:  # refused before the first line if unknown
+            self(decode.trg_lang or next(iter(self._languages), None))
 
     def __call__(self, trg_lang: str | None = None, tags: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """Return the tags of a line. trg_lang, tags: given with the line, None if not given."""
         requested = trg_lang or self._decode.trg_lang
         lang = language_of(requested).code if requested else self._default_lang
         if lang not in self._languages:
-            problem = f"{lang}, but" if requested else "not given, and"
-            section, advice = ("", "") if trg_lang else ("decode.", " with --trg-lang")
-            raise RecipeError(
-                f"{section}trg_lang: {problem} the model translates into {', '.join(self._languages)}: choose one of "
-                f"them{advice}."
-            )
-        if tags is not None:
-            self._check_tags(tags, "tags")
+            found = f"{lang}, but" if requested else "not given, and"
+            known = ", ".join(self._languages)
+            raise RecipeError(f"trg_lang: {found} the model translates into {known}: choose one of them (--trg-lang).")
         line_tags = self._decode.tags if tags is None else tags
+        if unknown := [tag for tag in line_tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
+            known = ", ".join(tag[1:-1] for tag in self._known if not tag_language(tag)) or "none"
+            raise RecipeError(f"tags: the model was not trained with the tag {unknown[0]} (it knows {known}).")
         # A model for one language is trained without a language tag, even if its vocabulary has one.
         is_tagged = self._has_language_tags or lang != self._default_lang
         return (*[language_tag(lang)] * is_tagged, *(f"<{tag}>" for tag in line_tags))
-
-    def _check_tags(self, tags: Sequence[str], name: str) -> None:
-        if unknown := [tag for tag in tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
-            known = ", ".join(tag[1:-1] for tag in self._known if not tag_language(tag))
-            raise RecipeError(
-                f"{name}: the model was not trained with the tag {unknown[0]} (it knows {known or 'none'})."
-            )

@@ -112,9 +112,20 @@ class Plan:
     def __post_init__(self, mixture: Mixture | None) -> None:
         assert len(self.src_len) == len(self.trg_len) > 0
         self.visits = mixture or Mixture((len(self.src_len),), (1.0,))
-        self.most_packed = _most_packed(self.src_len, self.trg_len, self.max_tokens, self.visits)
         # Rounding lengths up must make no batch larger than the longest pair or the budget.
         self.most_padded = min(self.max_tokens, 1 + int(max(self.src_len.max(), self.trg_len.max())))
+        # Bound on the sentences of a packed batch: a quarter more than it has on average. A batch of short sentences
+        # reaches this bound before the token budget, which is rare. A higher bound would cost: all batches have one
+        # shape, so attention on a GPU takes time and memory for as many sentences as a batch may hold.
+        n_pair = n_src = n_trg = 0.0
+        first = 0
+        for size, weight in zip(self.visits.sizes, self.visits.weights, strict=True):
+            corpus, first = slice(first, first + size), first + size
+            n_pair += weight * size
+            n_src += weight * int(self.src_len[corpus].sum(dtype=np.int64))
+            n_trg += weight * int(self.trg_len[corpus].sum(dtype=np.int64))
+        average = self.max_tokens * n_pair / (max(n_src, n_trg) + n_pair)  # EOS counted
+        self.most_packed = _PACKED_STEP * math.ceil(1.25 * average / _PACKED_STEP)
 
     def updates_from(self, position: Position) -> Iterator[tuple[Position, list[Rows]]]:
         """Yield the updates from a position on, without end, each with its position."""
@@ -146,11 +157,18 @@ class Plan:
         return [rows[: max(1, min(int(np.searchsorted(ends, self.max_tokens, side="right")) for ends in sides))]]
 
     def _cut_pool(self, order: Order, rng: np.random.Generator) -> list[Order]:
-        """The batches of the next pool, shuffled. order: the pairs that are left."""
+        """The batches of the next pool, shuffled. order: the pairs that are left.
+
+        Pairs are sorted by their longer side, which the budget counts; pairs of one such length by source minus target
+        length. So neighbours differ little on both sides. The second order is reversed for every other length, so that
+        the last pairs of one length resemble the first ones of the next.
+        """
         pool = order[: self.pool]
         src_len, trg_len = (padded(side, self.most_padded) for side in self.lengths(pool))
-        by_length = _order_of(src_len, trg_len)
-        starts = _cut(np.maximum(src_len, trg_len)[by_length], self.max_tokens)
+        longest, difference = np.maximum(src_len, trg_len), src_len - trg_len
+        _, number = np.unique(longest, return_inverse=True)
+        by_length = np.lexsort((np.where(number % 2, -difference, difference), longest))
+        starts = _cut(longest[by_length], self.max_tokens)
         batches = np.split(pool[by_length], starts[1:])
         return [batches[i] for i in rng.permutation(len(batches))]
 
@@ -182,23 +200,6 @@ class Plan:
         return int(padded(np.array(length), self.most_padded))
 
 
-def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, visits: Mixture) -> int:
-    """Bound on the sentences of a packed batch: a quarter more than it has on average.
-
-    A batch of short sentences reaches this bound before the token budget, which is rare. A higher bound would cost:
-    all batches have one shape, so attention on a GPU takes time and memory for as many sentences as a batch may hold.
-    """
-    n_pair = n_src = n_trg = 0.0
-    first = 0
-    for size, weight in zip(visits.sizes, visits.weights, strict=True):
-        corpus, first = slice(first, first + size), first + size
-        n_pair += weight * size
-        n_src += weight * int(src_len[corpus].sum(dtype=np.int64))
-        n_trg += weight * int(trg_len[corpus].sum(dtype=np.int64))
-    average = max_tokens * n_pair / (max(n_src, n_trg) + n_pair)  # EOS counted
-    return _PACKED_STEP * math.ceil(1.25 * average / _PACKED_STEP)
-
-
 def padded(length: Ints, most: int) -> Ints:
     """Round lengths up to the next padded length, but not above `most`.
 
@@ -208,17 +209,6 @@ def padded(length: Ints, most: int) -> Ints:
     n_bit = np.maximum(0, np.frexp(length)[1] - _N_STEP.bit_length())
     rounded: Ints = -(-length >> n_bit) << n_bit
     return np.maximum(length, np.minimum(rounded, most))
-
-
-def _order_of(src_len: Ints, trg_len: Ints) -> Ints:
-    """Sort pairs by their longer side, which the budget counts; pairs of one such length by source minus target length.
-
-    So neighbours differ little on both sides. The second order is reversed for every other length, so that the last
-    pairs of one length resemble the first ones of the next.
-    """
-    longest, difference = np.maximum(src_len, trg_len), src_len - trg_len
-    _, number = np.unique(longest, return_inverse=True)
-    return np.lexsort((np.where(number % 2, -difference, difference), longest))
 
 
 def _cut(longest: Ints, max_tokens: int) -> list[int]:

@@ -23,9 +23,9 @@ from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, wr
 from nmt.data.dedup import Leaks, hits, overlap_keys
 from nmt.data.keep import N_ROW, count_words_of, encode_training_pairs, keep_pairs, n_process, with_held_out
 from nmt.data.lines import write_lines
-from nmt.data.manifest import building, refuse_foreign_files, settings_of, temporary_folder, write_manifest
+from nmt.data.manifest import refuse_foreign_files, settings_of, temporary_folder, write_manifest
 from nmt.data.placeholders import held_out_tags, protected_pair
-from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sentence, table
+from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, table
 from nmt.data.sources import Source, facts_of, find_sources, source_notes, stamps_of, unknown_languages, with_low_scores
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import KeptPairs, read_block
@@ -34,7 +34,7 @@ from nmt.data.vocab_from import facts_of_subwords, find_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError, NmtError
 from nmt.extras import version_and_commit
-from nmt.files import RECIPE
+from nmt.files import RECIPE, put_in_place
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
@@ -69,13 +69,12 @@ def prepare(
     present = None if only_report else refuse_foreign_files(folder)
     stamps, inputs = stamps_of(sources), facts_of(sources)
     sources = with_low_scores(sources, data)
-    if data.valid_size and not data.valid:
+    if data.valid_size:
         sources = with_held_out(sources, data)
         inputs += facts_of(sources[-1:])
         talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
     report.n_read = sum(file["n_line"] for file in inputs if file["split"] == "train" and file["side"] == "src")
-    vocab_names = recipe.subwords.vocab_names if recipe.subwords.vocab_from else ()
-    vocab_files = find_subwords(*vocab_names, origin=recipe.origin)
+    vocab_files = find_subwords(*filter(None, recipe.subwords.vocab_names), origin=recipe.origin)
     all_inputs = [*inputs, *facts_of_subwords(vocab_files)]
     if present is not None and not overwrite:
         if changed := _changed_files(present, all_inputs) + Prepared.open(folder).differences(recipe):
@@ -100,24 +99,41 @@ def prepare(
             reason += f" The report is {path}."
         return AlarmError(f"{reason} No data was written.{advice}")
 
-    place = temporary_folder(only_report) if only_report else building(folder, replace=present)
-    with place as temporary, WorkerPool(n_process(data, report.n_read)) as workers:
+    with temporary_folder(only_report or folder) as temporary, WorkerPool(n_process(data, report.n_read)) as workers:
         report.note("language", *unknown_languages(data))
         kept = keep_pairs(temporary, sources, recipe, report, workers)
         if changed := [str(path) for path, stamp in stamps_of(sources).items() if stamps[path] != stamp]:
             raise DataError(
                 f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
             )
-        prepared = _prepare_kept_pairs(kept, recipe, vocab_files, report, workers, talk)
-        if prepared is None or not report.n_kept:
+        words = count_words_of(kept, recipe.subwords, workers)
+        kept.begin_survey(workers)
+        if not kept.n_kept:
+            report.survey = kept.finish_survey()
             raise alarm_error(report.nothing_left())
-        subwords, corpora = prepared
+        subwords = _learn(recipe, vocab_files, words, talk)
+        subwords.save(temporary / SUBWORDS)
+        report.survey = kept.finish_survey()
+        # A model of SentencePiece does not lie in a run.
+        bases = [path.parent for path in vocab_files if path.name == SUBWORDS]
+        if base := recipe.train.init_from:
+            bases.append(recipe.origin.find("train.init_from", base, Path.exists))
+        rows, unreadable = overlap_with_bases(bases, kept.leaks)
+        report.survey["leaks"]["rows"] += rows
+        report.note("base", *unreadable)
+        report.survey["swapped"] = swapped(kept, data)
+        corpora = encode_training_pairs(kept, data, subwords, report, workers)
+        for file in temporary.glob("block.*"):
+            file.unlink()
+        if not report.n_kept:
+            raise alarm_error(report.nothing_left())
         facts = report.as_dict()
         for line in table(facts):
             talk(line)
         if data.alarms == "stop" and not only_report and (alarms := facts["alarms"]):
             n_more = f" (1 of {len(alarms):,} alarms, see above)" if alarms[1:] else ""
-            raise alarm_error(f"{sentence(alarms[0])}{n_more}", " If this is right: --data.alarms warn.")
+            reason = f"{alarms[0]['found']}. {alarms[0]['advice']}{n_more}"
+            raise alarm_error(reason, " If this is right: --data.alarms warn.")
         n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
         for split, (src, trg, _) in kept.held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
@@ -140,6 +156,10 @@ def prepare(
         }
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         manifest = write_manifest(temporary, content, files)
+        if not only_report:
+            if refuse_foreign_files(folder) != present:
+                raise DataError(f"{folder}: another process changed it meanwhile: it is not replaced. Prepare again.")
+            put_in_place(temporary, folder.absolute())
     with contextlib.suppress(DataError):  # another file has that name
         if not only_report and (old := beside(folder, ".report.html")).exists():  # of an earlier alarm
             refuse_foreign_page(old)
@@ -153,42 +173,12 @@ def prepare(
     return facts if only_report else manifest
 
 
-def _prepare_kept_pairs(
-    kept: KeptPairs, recipe: Recipe, vocab_files: Sequence[Path], report: DataReport, workers: WorkerPool, talk: Talk
-) -> tuple[Subwords, list[dict[str, Any]]] | None:
-    """Learn subwords and write train.arrow.
-
-    vocab_files: files of subwords to take instead of learning them. Return the subwords and the corpora for the
-    manifest, or None if no pair is kept.
-    """
-    words = count_words_of(kept, recipe.subwords, workers)
-    kept.begin_survey(workers)
-    if len(kept):
-        subwords = _learn(recipe, vocab_files, words, talk)
-        subwords.save(kept.folder / SUBWORDS)
-    report.survey = kept.finish_survey()
-    if not len(kept):
-        return None
-    # A model of SentencePiece does not lie in a run.
-    bases = [path.parent for path in vocab_files if path.name == SUBWORDS]
-    if base := recipe.train.init_from:
-        bases.append(recipe.origin.find("train.init_from", base, Path.exists))
-    rows, unreadable = overlap_with_bases(bases, kept.leaks)
-    report.survey["leaks"]["rows"] += rows
-    report.note("base", *unreadable)
-    report.survey["swapped"] = swapped(kept, recipe.data)
-    corpora = encode_training_pairs(kept, recipe.data, subwords, report, workers)
-    for file in kept.folder.glob("block.*"):
-        file.unlink()
-    return subwords, corpora
-
-
 def beside(folder: Path, ending: str) -> Path:
     """Return the path next to a data folder that has its name with an ending."""
     folder = folder if folder.name.strip(".") else folder.resolve()
     if not folder.name:
         raise DataError(f"{folder} cannot be replaced by prepared data. Choose another folder with data.out.")
-    return folder.with_name(f"{folder.name}{ending}")
+    return folder.parent / f"{folder.name}{ending}"
 
 
 def _changed_files(present: dict[str, Any], inputs: list[dict[str, Any]]) -> list[str]:
@@ -248,18 +238,22 @@ def swapped(kept: KeptPairs, data: DataConfig) -> list[dict[str, str]]:
     languages than those of the recipe.
     """
     tags = held_out_tags(data)
-    compared: list[tuple[Source, Counter[str], Counter[str]]] = []
+    held_out: list[tuple[Source, Counter[str], Counter[str]]] = []
     for split, texts in kept.held_out.items():
         for source, place in texts.sources if not tags.get(split) else ():
-            lines = texts.src[place], texts.trg[place]
-            src, trg = (words_of(side[:: max(1, len(side) // _N_LINE)]) for side in lines)
-            compared.append((source, src, trg))
+            step = max(1, (place.stop - place.start) // _N_LINE)
+            held_out.append((source, words_of(texts.src[place][::step]), words_of(texts.trg[place][::step])))
     swaps = []
     for n, train in enumerate(kept.training):
         if data.languages_of(train.corpus) != (data.src_lang, data.trg_lang) or data.tags_of(data.train[train.corpus]):
             continue
-        train_src, train_trg = (words_of(lines) for lines in _sample_lines(kept, n))
-        for source, src, trg in compared:
+        blocks = [block for block in kept.blocks if block.source == n]
+        blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
+        train_src, train_trg = Counter[str](), Counter[str]()
+        for block in blocks:
+            for words, lines in zip((train_src, train_trg), read_block(block).lines, strict=True):
+                words.update(words_of(lines[: _N_LINE // len(blocks)]))
+        for source, src, trg in held_out:
             if are_swapped(src, trg, train_src, train_trg):
                 names = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
                 swaps.append({**names, "train_src": train.src.name, "train_trg": train.trg.name})
@@ -288,17 +282,6 @@ def _is_closer(words: Counter[str], side: Counter[str], other: Counter[str]) -> 
             votes_against += n
     votes = votes_for + votes_against
     return n_voter >= _MIN_VOTERS and votes >= _MIN_SHARE_VOTING * words.total() and votes_for >= SWAPPED * votes
-
-
-def _sample_lines(kept: KeptPairs, source: int) -> tuple[list[str], list[str]]:
-    """Sample kept pairs from all over a source: its source lines and its target lines."""
-    blocks = [block for block in kept.blocks if block.source == source]
-    blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
-    src, trg = list[str](), list[str]()
-    for block in blocks:
-        for lines, texts in zip((src, trg), read_block(block).lines, strict=True):
-            lines += texts[: _N_LINE // len(blocks)]
-    return src, trg
 
 
 _N_DECODED = 10_000  # pairs of a base run that are decoded at once

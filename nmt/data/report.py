@@ -141,10 +141,8 @@ def findings(facts: Facts, langs: tuple[str, str]) -> Iterator[tuple[str, str]]:
     for files in facts.get("swapped", ()):
         yield (
             f"the training files look swapped: the words of {files['train_src']}, the source, are those of "
-            f"{files['trg']}, a target, and the words of {files['train_trg']} those of {files['src']} (alarm above "
-            f"{percent(SWAPPED, 1)} of the words that tell the sides apart)",
-            "Swap the two files of --train (data.train.src and trg), or those of the other set, whichever are wrong: "
-            "a model learns the direction of the training files.",
+            f"{files['trg']}, a target (alarm above {percent(SWAPPED, 1)} of the words that tell the sides apart)",
+            "Swap the two files of --train (data.train.src and trg), or those of the other set, whichever are wrong.",
         )
     for files in facts.get("alignment", ()):
         n = sum(stretch["last"] - stretch["first"] + 1 for stretch in files["stretches"])
@@ -153,7 +151,7 @@ def findings(facts: Facts, langs: tuple[str, str]) -> Iterator[tuple[str, str]]:
             shift, advice = _shift(files)
             yield f"{found} {_share(n, files['pairs'], MOST_SHIFTED)}: {shift}", advice
         elif n:
-            yield f"{found}: {' '.join(_shift(files))}", ""
+            yield f"{found}: {'. '.join(_shift(files))}", ""
         if not files["judged"] and files["pairs"] >= 1000:
             yield (
                 f"misaligned lines of {files['src']} and {files['trg']} cannot be found: their lines do not match, as "
@@ -174,8 +172,7 @@ def findings(facts: Facts, langs: tuple[str, str]) -> Iterator[tuple[str, str]]:
             yield (
                 f"the {_SIDE[side]} side of {split} is written differently from that of training: {_dress(held_out)}, "
                 f"in training {_dress(train)} (alarm if only one looks tokenised by Moses)",
-                "Undo it in the tokenised files (unescape: true of the corpus in the recipe), or use text in one "
-                "style.",
+                "Undo it in the tokenised files (unescape: true of the corpus), or use text in one style.",
             )
     # A pair from the distribution of the training pairs is one of them with a probability near the share of training
     # pairs that occur more than once (Good and Turing). Twice that share is allowed, up to 90 %.
@@ -211,19 +208,17 @@ def _shift(alignment: Facts) -> tuple[str, str]:
     """Describe the first stretch of misaligned lines of two files, and give advice."""
     src, trg, stretch = alignment["src"], alignment["trg"], alignment["stretches"][0]
     first, last, offset = stretch["first"], stretch["last"], stretch["offset"]
-    lines = f"{src}:{first}: lines {first:,} to {last:,}"
-    advice = f"Look at both files around lines {first:,} and {last:,}"
-    if offset is None:
-        return f"{lines}, {src} and {trg} do not match, not even a few lines apart.", f"{advice}."
-    # The header of one file counts as a line, but not as a pair.
-    line_offset = offset + alignment["trg_from"] - alignment["from"]
-    longer, shorter = (trg, src) if offset > 0 else (src, trg)
-    is_train = alignment["split"] == "train"
-    harm = "training on such pairs teaches nothing" if is_train else "a score on such pairs means nothing"
+    shift = f"{src} and {trg} do not match, not even a few lines apart"
+    if offset is not None:
+        # The header of one file counts as a line, but not as a pair.
+        line_offset = offset + alignment["trg_from"] - alignment["from"]
+        longer, shorter = (trg, src) if offset > 0 else (src, trg)
+        shift = f"line n of {src} goes with line n{line_offset:+d} of {trg}: {abs(offset)} too many in {longer}, or "
+        shift += f"missing from {shorter}"
     return (
-        f"{lines}, line n of {src} goes with line n{line_offset:+d} of {trg}: {abs(offset)} too many in {longer}, or "
-        f"missing from {shorter}, at about line {first:,}.",
-        f"{advice}, repair them and prepare again: {harm}.",
+        f"{src}:{first}: lines {first:,} to {last:,}, {shift}",
+        f"Look at both files around lines {first:,} and {last:,}, repair them and prepare again: training on such "
+        "pairs teaches nothing, and a score on them means nothing.",
     )
 
 
@@ -241,7 +236,7 @@ def _dress(dress: Dress) -> str:
 
 def table(facts: Facts) -> list[str]:
     """Lines for the terminal: the summary, and at the end alarms and warnings."""
-    alarms = (f"  ALARM: {sentence(alarm)}" for alarm in facts["alarms"])
+    alarms = (f"  ALARM: {alarm['found']}. {alarm['advice']}" for alarm in facts["alarms"])
     return [*summary(facts), *alarms, *(f"  warning: {text}" for text in facts["warnings"])]
 
 
@@ -256,7 +251,10 @@ def summary(facts: Facts) -> Iterator[str]:
         n_dropped = f"{sum(corpus['dropped'].values()):,} dropped{f' ({reasons})' if reasons else ''}"
         yield f"  {corpus['name']}: {corpus['read']:,} read, {n_dropped}, {corpus['kept']:,} kept"
     yield from (f"  {remark}" for remark in remarks(facts))
-    yield from _subwords(facts)
+    if subwords := facts.get("subwords"):
+        for side, name in _SIDE.items():
+            per_word = f"{subwords[side]['pieces_per_word']:.2f} per word, " if "words" in subwords[side] else ""
+            yield f"subwords, {name}: {per_word}{subwords[side]['characters_per_piece']:.2f} characters each"
     if "duplicates" not in facts:
         return
     duplicates, alignments = facts["duplicates"], facts["alignment"]
@@ -298,26 +296,6 @@ def remarks(facts: Facts) -> Iterator[str]:
         yield f"{name}: target/source length {usual['median']:.2f} (median, in characters); {kept}"
 
 
-def _subwords(facts: Facts) -> Iterable[str]:
-    if subwords := facts.get("subwords"):
-        sides = []
-        for side in _SIDE:
-            per_word = f"{subwords[side]['pieces_per_word']:.2f} per word, " if "words" in subwords[side] else ""
-            sides.append(f"{side} {per_word}{subwords[side]['characters_per_piece']:.2f} characters each")
-        yield f"subwords: {'; '.join(sides)}"
-        for side in ("joint",) if "joint" in subwords else _SIDE:
-            use, rare = subwords[side], subwords[side]["fewer_than"]
-            yield (
-                f"  {side} vocabulary: {use['occur']:,} of {use['size']:,} pieces occur, {rare['10']:,} fewer than 10 "
-                f"times, {rare['100']:,} fewer than 100 times"
-            )
-
-
-def sentence(alarm: Mapping[str, str]) -> str:
-    """An alarm as two sentences: the finding and the advice."""
-    return f"{alarm['found'].rstrip('.')}. {alarm['advice']}"
-
-
 def percent(n: float, of: float) -> str:
     """Format a share: `49.6 %`, `7 %`, `< 0.1 %`; `100 %` and `0 %` only for exactly all and none."""
     share = 100 * n / of if of else 0.0
@@ -341,14 +319,8 @@ def page(
     facts: Facts, name: str, langs: tuple[str, str], inputs: Sequence[Mapping[str, Any]] = (), made: str = ""
 ) -> str:
     """The page as HTML. facts: the content of report.json. inputs: of the manifest. made: its version and date."""
-    title = f"{_text(name)}: {_text(langs[0])} → {_text(langs[1])}"
-    files = [
-        f"{file['name']} ({file.get('split', '')} {file.get('side', '')}): {file['size']:,} bytes, SHA-256 begins "
-        f"{file['sha256'][:16]}"
-        for file in inputs
-    ]
-    body = [*_verdict(facts), *_pairs(facts), f"<h2>Files</h2><pre>{_lines(files)}</pre>", f"<p>{_text(made)}</p>"]
-    parts = {"title": title, "generator": "nmt-preprocess", "body": "\n".join(body)}
+    title, body = _text(f"{name}: {langs[0]} → {langs[1]}"), "\n".join(_body(facts, inputs, made))
+    parts = {"title": title, "generator": "nmt-preprocess", "body": body}
     return filled_page(Path(__file__).with_name("report_page.html"), parts)
 
 
@@ -364,63 +336,51 @@ def refuse_foreign_page(path: Path) -> None:
                 raise DataError(f"{path}: is not a report of nmt-preprocess. Choose another name.")
 
 
-def _verdict(facts: Facts) -> Iterable[str]:
+def _body(facts: Facts, inputs: Sequence[Mapping[str, Any]], made: str) -> Iterator[str]:
+    """Yield alarms, warnings, the summary, examples of pairs, and the files."""
     for alarm in facts["alarms"]:
-        yield (
-            f'<div class="alarm" role="alert"><p><strong>Alarm.</strong> {_text(alarm["found"])}.</p>'
-            f"<p><strong>What to do.</strong> {_text(alarm['advice'])}</p></div>"
-        )
+        found, advice = _text(alarm["found"]), _text(alarm["advice"])
+        yield f'<p class="alarm" role="alert"><strong>Alarm:</strong> {found}<br>{advice}</p>'
     if not facts["alarms"]:
-        yield f'<p class="fine"><strong>No alarm.</strong>{" See the warnings." if facts["warnings"] else ""}</p>'
+        yield '<p class="fine"><strong>No alarm.</strong></p>'
     yield from (f'<p class="warning">{_text(text)}</p>' for text in facts["warnings"])
     yield f"<h2>Summary</h2><pre>{_lines(summary(facts))}</pre>"
-
-
-def _pairs(facts: Facts) -> Iterable[str]:
-    """Examples of dropped, kept, overlapping and frequent pairs."""
     if facts["dropped"]:
         yield "<h2>Why pairs were dropped</h2>"
     for reason, entry in facts["dropped"].items():
-        content = _examples(facts["examples"].get(reason, ()))
-        if reason not in facts["examples"]:
-            content = f"<p>At {', '.join(f'<bdi>{_text(place)}</bdi>' for place in entry['first'])}</p>"
-        share = percent(entry["count"], facts["read"])
-        yield _details(f"<b>{entry['count']:,}</b> {_text(reason)} <small>{_text(share)}</small>", content)
-    samples = {kind: pairs for kind, pairs in facts.get("samples", {}).items() if pairs}
-    if samples:
-        yield "<h2>Pairs that are kept</h2>"
-    for kind, pairs in samples.items():
-        title = f"{len(pairs)} pairs, drawn at random" if kind == "random" else f"The {kind} pairs"
-        yield _details(title, _examples(pairs))
-    if most := facts.get("duplicates", {}).get("most"):
-        pairs = [{**pair, "place": f"{pair['times']:,} times, first {pair['place']}"} for pair in most]
-        yield _details("Most frequent pairs", _examples(pairs))
-    if leaks := facts.get("leaks", {}).get("examples"):
-        examples = []
-        for pair in leaks:
-            place, src, trg = (pair[f"train_{key}"] for key in ("place", *SIDES))
-            examples += [pair, {"place": f"training: {place}", "src": src, "trg": trg}]
-        yield _details("Overlap with the training pairs", _examples(examples))
-
-
-def _examples(pairs: Iterable[Mapping[str, str]]) -> str:
-    items = (
-        f"<li><small class=place>{_text(pair['place'])}</small>{_line(pair['src'])}{_line(pair['trg'])}</li>"
-        for pair in pairs
+        pairs = facts["examples"].get(reason) or [{"place": place} for place in entry["first"]]
+        yield _examples(f"{entry['count']:,} {reason} ({percent(entry['count'], facts['read'])})", pairs)
+    yield "<h2>Pairs that are kept</h2>"
+    for kind, pairs in facts["samples"].items():
+        yield _examples(f"{len(pairs)} pairs, drawn at random" if kind == "random" else f"The {kind} pairs", pairs)
+    most = facts["duplicates"]["most"]
+    times = ({**pair, "place": f"{pair['times']:,} times, first {pair['place']}"} for pair in most)
+    yield _examples("Most frequent pairs", times)
+    overlap = list[Mapping[str, str]]()
+    for pair in facts["leaks"]["examples"]:
+        place, src, trg = (pair[f"train_{key}"] for key in ("place", *SIDES))
+        overlap += [pair, {"place": f"training: {place}", "src": src, "trg": trg}]
+    yield _examples("Overlap with the training pairs", overlap)
+    files = (
+        f"{file['name']} ({file['split']} {file['side']}): {file['size']:,} bytes, SHA-256 begins {file['sha256'][:16]}"
+        for file in inputs
     )
-    return f'<ul class="examples">{"".join(items)}</ul>'
+    yield f"<h2>Files</h2><pre>{_lines(files)}</pre><p>{_text(made)}</p>"
 
 
-def _details(summary: str, content: str) -> str:
-    return f"<details><summary>{summary}</summary>{content}</details>"
+def _examples(title: str, pairs: Iterable[Mapping[str, str]]) -> str:
+    """Return pairs that a title unfolds; "" without pairs. The texts of a pair may be missing."""
+    items = []
+    for pair in pairs:
+        texts = (_text(pair[side].strip()) or "<small>(empty)</small>" for side in SIDES if side in pair)
+        lines = "".join(f'<p dir="auto">{text}</p>' for text in texts)
+        items.append(f"<li><small class=place>{_text(pair['place'])}</small>{lines}</li>")
+    unfolded = f'<ul class="examples">{"".join(items)}</ul>'
+    return f"<details><summary>{_text(title)}</summary>{unfolded}</details>" if items else ""
 
 
 def _lines(texts: Iterable[str]) -> str:
     return "<br>".join(map(_text, texts))
-
-
-def _line(text: str) -> str:
-    return f'<p dir="auto">{_text(text)}</p>' if text.strip() else "<p><small>(empty)</small></p>"
 
 
 def _text(text: str) -> str:

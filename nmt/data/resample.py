@@ -7,7 +7,6 @@ segmentations, each drawn from a seed of the word and the number of the segmenta
 
 import itertools
 import math
-import operator
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, Ints, Numbers, Ragged, fractions, mixed, positions, seeds_of
 from nmt.data.corpus import Corpus, Ids
-from nmt.data.letters import easy_words, in_words, kind_of, letters_of, spelled
+from nmt.data.letters import BYTE_LETTERS, easy_words, in_words, kind_of, letters_of, spelled
 from nmt.data.plan import Rows
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.languages import language_of
@@ -42,8 +41,7 @@ def dropout_cut(codec: Codec, rate: float) -> Cut:
     # Of equal merges the last one counts, as in the tokenizers library.
     merges = {(id_of[a], id_of[b]): (rank, id_of[a + b]) for rank, (a, b) in enumerate(codec.merges)}
     # A draw below the n-th of these thresholds drops n merges or more.
-    powers = itertools.accumulate(itertools.repeat(rate, LONGEST), operator.mul, initial=2.0**64)
-    thresholds = list(map(int, powers))[1:]
+    thresholds = [int(rate**n * 2.0**64) for n in range(1, LONGEST + 1)]
 
     def cut(word: str, draws: Sequence[int]) -> list[int]:
         parts = [id_of[letter] for letter in word]
@@ -115,20 +113,14 @@ class WordStarts:
     """
 
     def __init__(self, codec: Codec) -> None:
-        plain = range(N_SPECIAL, N_SPECIAL + len(codec.table.vocab))
-        self.is_symbol = np.zeros(codec.size, dtype=bool)
-        self.is_symbol[plain.stop :] = True
+        self.is_symbol = np.arange(codec.size) >= codec.first_symbol
         self._begins = self.is_symbol.copy()
         self._first_kind, self._last_kind = np.zeros((2, codec.size), dtype=np.uint8)  # 0: unknown
-        for i, raw in enumerate(codec.raw(plain), N_SPECIAL):
-            self._begins[i] = raw.startswith(b" ")
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError:  # it begins or ends within a character
-                continue
-            self._first_kind[i] = kind_of(text[0])
-            if text[-1] != "'":  # which belongs to some of the letters that may follow it, as in "it's"
-                self._last_kind[i] = kind_of(text[-1])
+        for i, piece in enumerate(codec.table.vocab, N_SPECIAL):
+            self._begins[i] = piece.startswith(" ")
+            self._first_kind[i] = kind_of(piece[0])
+            if piece[-1] != "'":  # which belongs to some of the letters that may follow it, as in "it's"
+                self._last_kind[i] = kind_of(piece[-1])
 
     def __call__(self, ids: Ids, n_id: NDArray[np.integer]) -> NDArray[np.bool_]:
         """True at each id that begins a word. n_id: length of each sequence."""
@@ -154,7 +146,7 @@ class Resampler:
         self._letters, self._in_words = letters_of(codec.table.vocab), in_words()
         self._ways = dict[int, tuple[int, ...]]()  # segmentations by a hash of the unit and of the number of its way
 
-    def __call__(self, rows: Ragged, pairs: Ints, seed: int, most: Ints | None = None) -> Ragged:
+    def __call__(self, rows: Ragged, pairs: Ints, seed: int, most: NDArray[np.integer] | None = None) -> Ragged:
         """Ids of texts, without BOS and EOS -> ids of the same texts.
 
         pairs: their numbers. seed: of the draws, together with those numbers. most: bound on the ids of each text, no
@@ -168,20 +160,17 @@ class Resampler:
         row_seeds = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
         chance = mixed(row_seeds[row] + seeds_of(positions(n_unit)))
         ways = self._ways_of(Ragged(ids, n_in_unit), chance % np.uint64(N_WAY))
-        n_new = ways.lengths.copy()
-        stored = np.zeros(len(n_new), dtype=bool)
+        chosen = np.arange(len(row))  # numbers of the units in `both`: new ones, then stored ones
         if most is not None:
-            excess = np.bincount(row, n_new, minlength=len(n_id)).astype(np.int64) - most
+            excess = np.bincount(row, ways.lengths, minlength=len(n_id)).astype(np.int64) - most
             order = np.lexsort((mixed(chance), row))  # the units of each text in random order
-            saved = np.maximum(n_new - n_in_unit, 0)[order]
+            saved = np.maximum(ways.lengths - n_in_unit, 0)[order]
             saved_before = np.cumsum(saved) - saved
             saved_before -= saved_before[np.repeat(np.cumsum(n_unit) - n_unit, n_unit)]  # in the same text
-            stay = order[(saved_before < excess[row]) & (saved > 0)]
-            stored[stay], n_new[stay] = True, n_in_unit[stay]
-        new_ids = np.empty(n_new.sum(), np.int64)
-        is_stored = np.repeat(stored, n_new)
-        new_ids[is_stored], new_ids[~is_stored] = Ragged(ids, n_in_unit).some(stored).values, ways.some(~stored).values
-        return Ragged(new_ids, np.bincount(row, n_new, minlength=len(n_id)).astype(np.int64))
+            chosen[order[(saved_before < excess[row]) & (saved > 0)]] += len(row)
+        both = Ragged(np.concatenate([ways.values, ids]), np.concatenate([ways.lengths, n_in_unit]))
+        units = both.picked(chosen)
+        return Ragged(units.values, np.bincount(row, units.lengths, minlength=len(n_id)).astype(np.int64))
 
     def growth(self, sample: Ragged) -> Floats:
         """Expected number of ids of each piece as a part of a word, then of each as a whole word, for `lengths`.
@@ -189,10 +178,9 @@ class Resampler:
         For a word of one piece it is the mean over the segmentations of that piece. For a word of several pieces it is
         the sum over those, times a factor measured on a sample of texts, since borders of pieces move.
         """
-        length, plain = np.ones(self._codec.size), range(N_SPECIAL, N_SPECIAL + len(self._codec.table.vocab))
-        # A piece that ends within a character is no text by itself.
-        is_text = [raw.decode(errors="ignore").encode() == raw for raw in self._codec.raw(plain)]
-        pieces = np.array(plain)[np.array(is_text)]
+        length, vocab = np.ones(self._codec.size), enumerate(self._codec.table.vocab, N_SPECIAL)
+        # A byte of a longer character is no text by itself.
+        pieces = np.array([i for i, piece in vocab if piece.isascii() or piece not in BYTE_LETTERS])
         units = Ragged(np.repeat(pieces, N_WAY), np.ones(len(pieces) * N_WAY, dtype=np.int64))
         ways = self._ways_of(units, np.tile(np.arange(N_WAY, dtype=np.uint64), len(pieces)))
         length[pieces] = ways.lengths.reshape(-1, N_WAY).mean(axis=1)
@@ -273,9 +261,8 @@ class Resampled:
 
     def cut(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Resample pairs for an epoch. src, trg: their stored ids. rows: their numbers."""
-        seeds = self._seeds(epoch)
-        src_len, trg_len = (lengths[rows].astype(np.int64) for lengths in (self.src_len, self.trg_len))
-        return self._src(src, rows, seeds[0], src_len), self._trg(trg, rows, seeds[1], trg_len)
+        src_seed, trg_seed = self._seeds(epoch)
+        return self._src(src, rows, src_seed, self.src_len[rows]), self._trg(trg, rows, trg_seed, self.trg_len[rows])
 
     def _seeds(self, *epoch: int) -> list[int]:
         return [int(seed) for seed in np.random.SeedSequence([self._seed, *epoch]).generate_state(2, np.uint64)]
@@ -323,10 +310,8 @@ class Noise:
         """The ids of both sides of a pair with one kind of noise; the given ids if the change is not possible."""
         pair = (self._subwords.src, src_ids), (self._subwords.trg, trg_ids)
         dotted = self._dotted[corpus]
-        for codec, ids in pair:
-            first = codec.n_text - len(codec.symbols) - len(codec.placeholders)
-            if ((ids >= first) & (ids < codec.n_text)).any():  # a symbol or placeholder must not change
-                return src_ids, trg_ids
+        if any(((ids >= codec.first_symbol) & (ids < codec.n_text)).any() for codec, ids in pair):
+            return src_ids, trg_ids  # a symbol or placeholder must not change
         src, trg = texts = [codec.decode(ids.tolist()) for codec, ids in pair]
         if kind == "upper":
             src = in_capitals(src, dotted=dotted[0])

@@ -99,16 +99,11 @@ def _fitting(text: str, fits: Callable[[str], bool]) -> list[str]:
     clauses = (match.end() for match in _CLAUSE.finditer(text))
     cuts = _inside(text, [end for end in clauses if middle / 2 <= end <= 3 * middle / 2])
     cuts = cuts or _inside(text, [match.end() for match in _GAP.finditer(text)])
-    end = min(cuts, key=lambda cut: abs(cut - middle)) if cuts else _between_characters(text, int(middle))
+    if not cuts:  # anywhere but between an accent and its letter
+        is_mark = [unicodedata.category(letter)[0] == "M" or letter == "\u200d" for letter in text]
+        cuts = [n for n in range(1, len(text)) if not is_mark[n] and text[n - 1] != "\u200d"]
+    end = min(cuts, key=lambda cut: abs(cut - middle), default=int(middle))
     return [*_fitting(text[:end], fits), *_fitting(text[end:], fits)] if end else [text]
-
-
-def _between_characters(text: str, place: int) -> int:
-    """Return the place, or one shortly before it that does not separate an accent from its letter."""
-    for end in range(place, max(0, place - 16), -1):
-        if unicodedata.category(text[end])[0] != "M" and "\u200d" not in text[end - 1 : end + 1]:
-            return end
-    return place
 
 
 def _inside(text: str, ends: list[int]) -> list[int]:

@@ -7,6 +7,7 @@ import glob
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -25,7 +26,7 @@ from nmt.languages import language_of
 from nmt.recipe.contradictions import ENDINGS, NOT_READ, names_of
 from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import Origin, is_prepared
+from nmt.recipe.places import is_prepared
 
 
 class NamedFile(NamedTuple):
@@ -38,9 +39,8 @@ class NamedFile(NamedTuple):
     @property
     def form(self) -> str:
         """The format by the name, see `Text`."""
-        plain = without_ending(self.name).lower()
-        endings = (form for ending, form in ENDINGS.items() if plain.endswith(ending))
-        return "dataset" if isinstance(self.place, HubDataset) else next(endings, "text")
+        ending = Path(without_ending(self.name).lower()).suffix
+        return "dataset" if isinstance(self.place, HubDataset) else ENDINGS.get(ending, "text")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Source:
 
 
 def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | None = None) -> list[Source]:
-    """Return the sources of all splits. Raises one DataError that lists all unreadable files.
+    """Return the sources of all splits. Raises one DataError with the first problem of each corpus.
 
     translations: files that nmt-translate wrote for training corpora with translated_by, by corpus number. Without
     them, such a corpus has the untranslated text on both sides.
@@ -96,23 +96,24 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
     if not data.valid and not data.valid_size:
         complaints.append(f"data.valid: {advice} Or hold pairs out of training: data.valid_size: auto.")
     for number, (split, files) in enumerate(corpora):  # the training corpora come first
+        option = f"data.{split.partition('-')[0]}"
+        folders = [*recipe.origin.folders(option), *map(Path, filter(None, [os.environ.get("NMT_DATA")]))]
         languages = data.languages_of(number) if split == "train" else (data.src_lang, files.trg_lang or data.trg_lang)
-        if translations is not None and isinstance(files, TrainingCorpus) and files.translated_by:
-            corpus_sources = []
-            for path in translations[number]:
-                output, given = (Text(str(path), path, "jsonl", key, drop_flagged=True) for key in ("output", "source"))
-                corpus_sources.append(Source(split, *((output, given) if files.back_translates else (given, output))))
-        else:
-            corpus_sources = _sources_of(split, files, complaints, recipe.origin, languages)
-        sources += [replace(source, corpus=number) for source in corpus_sources]
-    for source in sources:
-        for text in (source.src, source.trg):
-            if complaints and isinstance(text.place, HubDataset):
-                continue  # checking it may download it
-            try:
-                text.check()
-            except DataError as error:
-                complaints.append(f"data.{source.split.partition('-')[0]}: {error}")
+        try:
+            if translations is not None and isinstance(files, TrainingCorpus) and files.translated_by:
+                found = list[Source]()
+                for path in translations[number]:
+                    keys = ("output", "source") if files.back_translates else ("source", "output")
+                    src, trg = (Text(str(path), path, "jsonl", key, drop_flagged=True) for key in keys)
+                    found.append(Source(split, src, trg))
+            else:
+                found = _sources_of(split, files, folders, languages)
+            for text in (text for source in found for text in (source.src, source.trg)):
+                if not (complaints and isinstance(text.place, HubDataset)):  # to check it may download it
+                    text.check()
+            sources += [replace(source, corpus=number) for source in found]
+        except DataError as error:
+            complaints.append(f"{option}: {error}")
     if any("no file multi30k" in complaint for complaint in complaints):
         complaints.append("To download Multi30k: bash tools/download_multi30k.sh (it prints the next steps).")
     if complaints:
@@ -120,16 +121,11 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
     return sources
 
 
-def _sources_of(
-    split: str, files: CorpusFiles, complaints: list[str], origin: Origin, languages: tuple[str, str]
-) -> list[Source]:
+def _sources_of(split: str, files: CorpusFiles, folders: Sequence[Path], languages: tuple[str, str]) -> list[Source]:
     """Return the sources of a corpus of the recipe: a pair of files each, or a file or dataset with both sides."""
-    option = f"data.{split.partition('-')[0]}"
-    folders = [*origin.folders(option), *map(Path, filter(None, [os.environ.get("NMT_DATA")]))]
 
     def locate_all(names: str | list[str] | None) -> list[NamedFile]:
-        located = (_locate(n, name, option, complaints, folders) for n, name in enumerate(names_of(names)))
-        return list(itertools.chain.from_iterable(located))
+        return [file for n, name in enumerate(names_of(names)) for file in _locate(n, name, folders)]
 
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
@@ -141,25 +137,21 @@ def _sources_of(
     elif files.file is not None or (isinstance(files, TrainingCorpus) and files.translated_by):
         pairs = [(file, file) for file in locate_all(files.file or files.src or files.trg)]
     else:
-        pairs = _file_pairs(locate_all(files.src), locate_all(files.trg), option, complaints)
+        pairs = _file_pairs(locate_all(files.src), locate_all(files.trg), "trg")
     score_files: Sequence[NamedFile | None] = [None] * len(pairs)
     if isinstance(files, TrainingCorpus) and files.scores is not None:
-        with_scores = _file_pairs([src for src, _ in pairs], locate_all(files.scores), option, complaints, "scores")
+        with_scores = _file_pairs([src for src, _ in pairs], locate_all(files.scores), "scores")
         score_files = [score_file for _, score_file in with_scores]
     infers_columns = files.file is not None and files.src_column is None
     moses = [language_of(code).primary if files.unescape else None for code in languages]
     sources = []
-    for pair, score_file in zip(pairs, score_files, strict=False):
-        try:
-            columns = _columns_in(pair[0], files, languages) if infers_columns else (files.src_column, files.trg_column)
-            by_name = [isinstance(column, str) for column in columns]
-            by_name[0] |= isinstance(getattr(files, "score_column", None), str) and score_file is None
-            by_name = [any(by_name)] * 2 if pair[0] == pair[1] else by_name
-            src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
-            scores = _scores_of(src, score_file, files)
-        except DataError as error:
-            complaints.append(f"{option}: {error}")
-            continue
+    for pair, score_file in zip(pairs, score_files, strict=True):
+        columns = _columns_in(pair[0], files, languages) if infers_columns else (files.src_column, files.trg_column)
+        by_name = [isinstance(column, str) for column in columns]
+        by_name[0] |= isinstance(getattr(files, "score_column", None), str) and score_file is None
+        by_name = [any(by_name)] * 2 if pair[0] == pair[1] else by_name
+        src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
+        scores = _scores_of(src, score_file, files)
         is_matched = len(pairs) > 1 or pair[0].wild is not None
         sources.append(Source(split, src, trg, is_matched, has_inferred_columns=infers_columns, scores=scores))
     return sources
@@ -168,7 +160,8 @@ def _sources_of(
 def _text_of(file: NamedFile, column: Column | None, by_name: bool, moses: str | None, files: CorpusFiles) -> Text:
     """Return one side. by_name: columns of its file are chosen by name. moses: see `Text`."""
     form = files.format or file.form
-    if column is None and files.format is None and form != "text":
+    has_other_column = column is None and files.src_column != files.trg_column  # the other side is no text
+    if column is None and form != "text" and not (files.format and has_other_column):
         raise DataError(
             f"{file.name}: {form} has columns or keys, and none is chosen. Choose one with src_column and trg_column, "
             "or write format: text if its lines are sentences. A file with both sides is named once: --train FILE, or "
@@ -176,16 +169,15 @@ def _text_of(file: NamedFile, column: Column | None, by_name: bool, moses: str |
         )
     if column is not None and form == "text":
         raise DataError(
-            f"{file.name}: a column is chosen, but the format is not known from the name. Add format: tsv, jsonl, "
-            "csv, tmx, parquet or arrow."
+            f"{file.name}: a column is chosen, but the format is not known from the name, or text. Write format: tsv, "
+            "jsonl, csv, tmx, parquet or arrow."
         )
     form = "text" if column is None else form
     may_have_header = form in ("tsv", "csv")
-    has_other_column = column is None and files.src_column != files.trg_column  # the other side is no text
-    drop_flagged = column is not None and isinstance(files, TrainingCorpus) and files.drop_flagged
+    drop_flagged = isinstance(files, TrainingCorpus) and files.drop_flagged and not files.translated_by
     if files.header is not None and not may_have_header and not has_other_column:
         raise DataError(f"{file.name}: header is for TSV and CSV, but this is {form}. Remove it.")
-    if drop_flagged and form != "jsonl":
+    if drop_flagged and form != "jsonl" and not has_other_column:
         raise DataError(f"{file.name}: drop_flagged is for JSONL, but this is {form}. Remove it.")
     header = may_have_header and (by_name if files.header is None else files.header)
     return Text(file.name, file.place, form, column, header, drop_flagged, moses)
@@ -232,11 +224,8 @@ def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]
 _WILD = re.compile(r"(\*|\?|\[[^\]]+\])")
 
 
-def _locate(number: int, name: str, option: str, complaints: list[str], folders: Sequence[Path]) -> list[NamedFile]:
-    """Return the files of a name or pattern in the first folder with any, sorted by name; else add a complaint.
-
-    number: of the name in its list.
-    """
+def _locate(number: int, name: str, folders: Sequence[Path]) -> list[NamedFile]:
+    """Return the files of the name with a number in its list, or of a pattern, in the first folder with any, sorted."""
     is_pattern = _WILD.search(name) is not None
     for folder in folders:
         if (folder / name).exists() and not is_prepared(folder / name):  # prepared data may be named like its corpus
@@ -244,8 +233,7 @@ def _locate(number: int, name: str, option: str, complaints: list[str], folders:
     for folder in folders if is_pattern else ():
         if names := sorted(glob.glob(name, root_dir=folder)):
             if odd := [entry for entry in names if entry.encode("utf-8", "replace").decode("utf-8") != entry]:
-                complaints.append(f"{option}: the file name {odd[0]!r} is not UTF-8. Rename the file.")
-                return []
+                raise DataError(f"the file name {odd[0]!r} is not UTF-8. Rename the file.")
             # `glob` has decided which files match. Here a bracket just captures the letter that it matched.
             parts = enumerate(_WILD.split(name))
             shape = "".join(("([^/]*)" if part == "*" else "([^/])") if n % 2 else re.escape(part) for n, part in parts)
@@ -255,36 +243,31 @@ def _locate(number: int, name: str, option: str, complaints: list[str], folders:
                 for found, match in zip(names, matches, strict=True)
             ]
     places = " and ".join(dict.fromkeys(str((folder / name).absolute()) for folder in folders))
-    problem = "no file matches" if is_pattern else "no file"
-    complaints.append(f"{option}: {problem} {name}: tried {places}.".replace("\n", "\\n"))
-    return []
+    raise DataError(f"no file {name}: tried {places}.".replace("\n", "\\n"))
 
 
-def _file_pairs(
-    src: Sequence[NamedFile], trg: Sequence[NamedFile], option: str, complaints: list[str], role: str = "trg"
-) -> list[tuple[NamedFile, NamedFile]]:
-    """Return pairs of source and target files. Adds a complaint for files without a partner.
+def _file_pairs(src: Sequence[NamedFile], trg: Sequence[NamedFile], role: str) -> list[tuple[NamedFile, NamedFile]]:
+    """Return pairs of source and target files. Raises DataError for a file without a partner.
 
     Files of two patterns belong together if the patterns have the same place in their lists and the wildcards matched
-    the same text. Other files are paired in order. Missing files, already complained about, give no pairs. role: the
-    option of the trg files, for messages.
+    the same text. Other files are paired in order. role: the option of the trg files, for messages.
     """
-    # The matched text alone identifies a file, unless several patterns of a side matched the same text.
-    is_ambiguous = any(len({file.wild and file.wild[1:] for file in side}) < len(side) for side in (src, trg))
-    by_wild = [{file.wild and file.wild[not is_ambiguous :]: file for file in side} for side in (src, trg)]
-    n_wild = {len(wild or ()) for side in by_wild for wild in side}
+    src_of, trg_of = ({file.wild: file for file in side} for side in (src, trg))
+    n_wild = {len(file.wild or ()) for file in (*src, *trg)}
     if len(src) + len(trg) > 2 and len(n_wild) == 1 and n_wild != {0}:
-        unpaired = [file.name for n in range(2) for wild, file in by_wild[n].items() if wild not in by_wild[1 - n]]
-        if unpaired:
-            more = f", and {len(unpaired) - 5:,} more" if len(unpaired) > 5 else ""
-            complaints.append(f"{option}: no partner in src or {role} for {', '.join(unpaired[:5])}{more}.")
-        return [(file, by_wild[1][wild]) for wild, file in by_wild[0].items() if wild in by_wild[1]]
-    if src and trg and len(src) != len(trg):
-        complaints.append(
-            f"{option}: {len(src):,} files of src, first {src[0].name}, but {len(trg):,} of {role}, first "
-            f"{trg[0].name}. The numbers must be equal: file n of one belongs to file n of the other."
+        pairs = [(file, trg_of[wild]) for wild, file in src_of.items() if wild in trg_of]
+    else:
+        pairs = list(zip(src, trg, strict=False))
+    if len(pairs) < max(len(src), len(trg)):
+        alone = Counter([*src, *trg])
+        alone.subtract(itertools.chain.from_iterable(pairs))
+        names = [file.name for file in alone.elements()]
+        more = ", ..." if names[5:] else ""
+        raise DataError(
+            f"{len(src):,} files of src and {len(trg):,} of {role}, but no partner for {', '.join(names[:5])}{more}. "
+            "Files of patterns belong together if pattern n of both sides matched them by the same text."
         )
-    return list(zip(src, trg, strict=False))
+    return pairs
 
 
 # Usual names of the source and target columns of a file with both sides.
@@ -295,19 +278,18 @@ def _columns_in(file: NamedFile, files: CorpusFiles, languages: tuple[str, str])
     """Infer the columns of a file with both sides: by the names in its header, or 1 and 2 if there are just two."""
     form = files.format or file.form
     if form == "text":
-        plain = without_ending(file.name).lower()
-        reason = next((f"is {why}" for ending, why in NOT_READ.items() if plain.endswith(ending)), "")
-        problem = reason or "unknown format and columns. Name src_column and trg_column, and format"
-        raise DataError(f"{file.name}: {problem} (docs/data.md).")
+        unknown = "unknown format and columns. Name src_column and trg_column, and format"
+        raise DataError(
+            f"{file.name}: {NOT_READ.get(Path(without_ending(file.name).lower()).suffix, unknown)} (docs/data.md)."
+        )
     names = names_in(file.place, form)
     if columns := columns_by_name(names, languages):
         return columns
     if form in ("tsv", "csv") and len(names) == 2 and not files.header:
         return 1, 2
-    kind = {"tmx": "languages", "jsonl": "keys"}.get(form, "columns")
     raise DataError(
-        f"{file.name}: which of its {kind} are {languages[0]} and {languages[1]}? There are {name_list(names)}. Name "
-        f"others with --langs, or the {kind} in a recipe: src_column and trg_column."
+        f"{file.name}: which of its columns are {languages[0]} and {languages[1]}? There are {name_list(names)}. Name "
+        "others with --langs, or the columns in a recipe: src_column and trg_column."
     )
 
 
@@ -338,7 +320,7 @@ def source_notes(sources: Iterable[Source]) -> Iterator[str]:
             if source.scores and source.scores.name != source.src.name:
                 partner += f", scores {source.scores.name}"
             yield f"{source.split}: {source.src.name}{partner}"
-        if isinstance(source.src.place, Path) and source.src.place == source.trg.place and source.src.column is None:
+        if (source.src.place, source.src.column) == (source.trg.place, source.trg.column):
             yield f"WARNING: {source.split}: {source.src.name} is source and target, so the model would learn to copy"
 
 
@@ -349,24 +331,19 @@ def facts_of(sources: Iterable[Source]) -> list[dict[str, Any]]:
     """
     inputs, complaints, known = list[dict[str, Any]](), list[str](), dict[tuple[Path, str], tuple[int, str]]()
     for source in sources:
-        src, trg = source.src.facts(known), source.trg.facts(known)
-        inputs += [{"split": source.split, "side": "src", **src}, {"split": source.split, "side": "trg", **trg}]
-        if source.scores:
-            scores = source.scores.facts(known)
-            inputs.append({"split": source.split, "side": "scores", **scores})
-            if scores["n_line"] != src["n_line"]:
-                complaints.append(
-                    f"{scores['name']} has {scores['n_line']:,} scores but {src['name']} has {src['n_line']:,} lines. "
-                    "Line n of one must be the score of line n of the other. If line 1 names the columns, choose the "
-                    "column by its name: score_column."
-                )
-        if src["n_line"] != trg["n_line"]:
-            complaints.append(
-                f"{src['name']} has {src['n_line']:,} lines but {trg['name']} has {trg['n_line']:,}. Line 1 of one "
-                "must translate line 1 of the other, and so on: look for a truncated download or a stray line break."
-            )
-        elif not src["n_line"]:
-            complaints.append(f"no lines in {' and '.join(dict.fromkeys((src['name'], trg['name'])))}.")
+        texts = {"src": source.src, "trg": source.trg, "scores": source.scores}
+        facts = {side: text.facts(known) for side, text in texts.items() if text}
+        inputs += [{"split": source.split, "side": side, **entry} for side, entry in facts.items()]
+        src = facts["src"]
+        complaints += [
+            f"{src['name']} has {src['n_line']:,} lines but {other['name']} has {other['n_line']:,}. Line n of one "
+            "must belong to line n of the other: look for a truncated download or a stray line break. If line 1 of a "
+            "file names its columns, choose them by their names."
+            for other in facts.values()
+            if other["n_line"] != src["n_line"]
+        ]
+        if not any(entry["n_line"] for entry in facts.values()):
+            complaints.append(f"no lines in {' and '.join(dict.fromkeys((source.src.name, source.trg.name)))}.")
     if complaints:
         raise DataError("\n".join(complaints))
     return inputs

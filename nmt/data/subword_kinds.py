@@ -16,18 +16,16 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from tokenizers import models
 
 from nmt.data.learners import learn_scores, merges_of
-from nmt.data.letters import BYTE_LETTERS, alphabet_of, count_characters, is_piece, letters_of, name_of, raw_of, within
+from nmt.data.letters import BYTE_LETTERS, LONGEST_PIECE, alphabet_of, is_piece, letters_of, name_of, raw_of, within
 from nmt.data.placeholders import CHARACTERS, shown
 from nmt.errors import DataError
 from nmt.extras import require
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns
 
-LONGEST_PIECE = 64  # bytes of a piece, at most
-
 # A unigram vocabulary starts with so many times the final number of pieces, and drops the least useful ones.
 _SEED_PIECES = 4
-_UNUSED_BYTE = "<0xFF>"  # no UTF-8 text contains it
+_UNUSED_BYTE = [*BYTE_LETTERS][0xFF]  # no UTF-8 text contains it
 _FIRST_ALIAS = 0x10000  # code points beyond the surrogates, one for each old piece
 
 
@@ -36,7 +34,7 @@ class _Strict(BaseModel):
 
 
 class PieceTable(_Strict):
-    """The pieces of a vocabulary in the order of their ids, in letters, and the further data of its kind.
+    """The pieces of a vocabulary in the order of their ids, in letters, and the further data of its kind if it has any.
 
     merges: of BPE. scores: of unigram. model: of SentencePiece, its model file in base64.
     """
@@ -48,10 +46,9 @@ class PieceTable(_Strict):
 
 
 class Kind:
-    """A kind of subwords. stored: its name in a subwords file. fields: entries of the file besides the pieces."""
+    """A kind of subwords. stored: its name in a subwords file."""
 
     stored: str
-    fields: tuple[str, ...] = ()
     keeps_pieces = False  # if True, a word that is a piece is not split
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
@@ -63,60 +60,51 @@ class Kind:
         raise DataError(f"subwords.extend: subwords of the kind {self.stored} cannot be extended. Set it to 0.")
 
     def complaints(self, pieces: PieceTable) -> Iterator[str]:
-        """Yield complaints about the entries of a file besides the pieces."""
-        return iter(())
+        """Yield complaints about the entries of a file besides the pieces: about merges that involve no pieces."""
+        known = set(pieces.vocab)
+        wrong = ((a, b) for a, b in pieces.merges if not known.issuperset((a, b, a + b)))
+        return (f"the merge of {a!r} and {b!r} is not in the vocabulary" for a, b in wrong)
 
-    def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
+    def model(self, pieces: PieceTable) -> models.Model:
         """Return the model that segments words; a character without a piece becomes the pieces of its bytes."""
-        id_of = {piece: i for i, piece in enumerate(vocab)}
+        id_of = {name_of(piece): i for i, piece in enumerate(pieces.vocab)}
         return models.BPE(id_of, pieces.merges, byte_fallback=True, ignore_merges=self.keeps_pieces)
 
 
 class Bpe(Kind):
     """Pieces formed by merges."""
 
-    stored, fields = "bpe", ("merges",)
+    stored = "bpe"
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
         """Learn merges and the pieces that they form."""
-        characters = count_characters(words)
-        letters = letters_of(alphabet_of(characters, (n_piece - len(BYTE_LETTERS)) // 2, coverage=1.0))
-        words = within(words, letters)
+        characters = alphabet_of(words, (n_piece - len(BYTE_LETTERS)) // 2, coverage=1.0)
+        letters = letters_of(characters)
         # Pieces that a letter saves, compared with a piece for each of its bytes.
-        saved = {letter: (n - 1) * characters[letter] for letter, n in letters.items() if letter not in BYTE_LETTERS}
-        vocab, merges = merges_of(words, letters, n_piece, LONGEST_PIECE, saved)
+        saved = {letter: (letters[letter] - 1) * n for letter, n in characters.items()}
+        vocab, merges = merges_of(within(words, letters), letters, n_piece, LONGEST_PIECE, saved)
         return PieceTable(vocab=vocab, merges=merges)
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Continue from the old pieces: to the learner of new merges, each of them is one letter, its alias."""
-        characters = _new_characters(words, n_new // 2, old)
-        vocab, n_new = [*old.vocab, *characters], n_new - len(characters)
-        model = self.model(list(map(name_of, vocab)), old)
-        aliases = [chr(_FIRST_ALIAS + n) for n in range(len(vocab))]
+        vocab = [*old.vocab, *alphabet_of(words, n_new // 2, old.vocab)]
+        model = self.model(PieceTable(vocab=vocab, merges=old.merges))
         aliased_words = Counter[str]()
         for word, n in within(words, letters_of(vocab)).items():
-            aliased_words["".join(aliases[token.id] for token in model.tokenize(word))] += n
-        n_byte = {alias: len(raw_of(piece)) for alias, piece in zip(aliases, vocab, strict=True)}
+            aliased_words["".join(chr(_FIRST_ALIAS + token.id) for token in model.tokenize(word))] += n
+        piece_of = dict(enumerate(vocab, _FIRST_ALIAS))  # by the code point of its alias
+        n_byte = {chr(alias): len(raw_of(piece)) for alias, piece in piece_of.items()}
+        n_piece = len(old.vocab) + n_new
         # More than needed, since a merge may form a piece that exists already.
-        n_piece = len(vocab) + n_new + n_new // 4 + 100
-        pieces, merges, old_merges = set(vocab), list(old.merges), set(old.merges)
-        for pair in merges_of(aliased_words, n_byte, n_piece, LONGEST_PIECE + 1)[1]:
-            if n_new == 0:
-                break
-            a, b = ("".join(vocab[ord(alias) - _FIRST_ALIAS] for alias in part) for part in pair)
-            if a in pieces and b in pieces and (a, b) not in old_merges:  # a second entry would change its rank
+        n_learnt = n_piece + (n_piece - len(vocab)) // 4 + 100
+        pieces, merges, old_merges = dict.fromkeys(vocab), list(old.merges), set(old.merges)
+        for pair in merges_of(aliased_words, n_byte, n_learnt, LONGEST_PIECE + 1)[1]:
+            a, b = (part.translate(piece_of) for part in pair)
+            # A second entry of a merge would change its rank.
+            if len(pieces) < n_piece and a in pieces and b in pieces and (a, b) not in old_merges:
                 merges.append((a, b))
-                if a + b not in pieces:
-                    pieces.add(a + b)
-                    vocab.append(a + b)
-                    n_new -= 1
-        return PieceTable(vocab=vocab, merges=merges)
-
-    def complaints(self, pieces: PieceTable) -> Iterator[str]:
-        """Yield complaints about merges whose parts or result are no pieces."""
-        known = set(pieces.vocab)
-        wrong = ((a, b) for a, b in pieces.merges if not known.issuperset((a, b, a + b)))
-        return (f"the merge of {a!r} and {b!r} is not in the vocabulary" for a, b in wrong)
+                pieces[a + b] = None
+        return PieceTable(vocab=[*pieces], merges=merges)
 
 
 class Char(Kind):
@@ -126,7 +114,7 @@ class Char(Kind):
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new characters."""
-        characters = alphabet_of(count_characters(words), n_new, letters_of(old.vocab), coverage=1.0)
+        characters = alphabet_of(words, n_new, old.vocab, coverage=1.0)
         return PieceTable(vocab=[*old.vocab, *characters], merges=old.merges)
 
 
@@ -137,7 +125,7 @@ class Word(Kind):
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new words."""
-        characters = _new_characters(words, n_new // 2, old)
+        characters = alphabet_of(words, n_new // 2, old.vocab)
         known = {*old.vocab, *characters}
         new = [word for word in words if len(word) > 1 and len(word.encode()) <= LONGEST_PIECE and word not in known]
         new.sort(key=lambda word: (-words[word], word))
@@ -147,25 +135,25 @@ class Word(Kind):
 class Unigram(Kind):
     """Pieces with log-probabilities; a word is segmented into its likeliest sequence of pieces."""
 
-    stored, fields = "unigram", ("scores",)
+    stored = "unigram"
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
         """Start from the pieces of BPE, and drop the least useful ones."""
-        letters = letters_of(alphabet_of(count_characters(words), (n_piece - len(BYTE_LETTERS)) // 2))
+        letters = letters_of(alphabet_of(words, (n_piece - len(BYTE_LETTERS)) // 2))
         words = within(words, letters)
         pieces, _ = merges_of(words, letters, n_piece * _SEED_PIECES, LONGEST_PIECE)
-        vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
-        return PieceTable(vocab=vocab, scores=scores)
+        scored = learn_scores(words, pieces, [*letters], n_piece)
+        return PieceTable(vocab=[*scored], scores=[*scored.values()])
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add pieces after the old ones, whose scores stay: so do their likeliest segmentations of words."""
-        characters = _new_characters(words, n_new // 2, old)
+        characters = alphabet_of(words, n_new // 2, old.vocab)
         n_byte = letters_of([*old.vocab, *characters])
         words = within(words, n_byte)
         candidates, _ = merges_of(words, n_byte, len(n_byte) + _SEED_PIECES * n_new, LONGEST_PIECE)
         scored = learn_scores(words, candidates, [*old.vocab, *characters], len(old.vocab) + n_new)
         known = set(old.vocab)
-        new = {piece: score for piece, score in zip(*scored, strict=True) if piece not in known}
+        new = {piece: score for piece, score in scored.items() if piece not in known}
         return PieceTable(vocab=[*old.vocab, *new], scores=[*old.scores, *new.values()])
 
     def complaints(self, pieces: PieceTable) -> Iterator[str]:
@@ -173,11 +161,11 @@ class Unigram(Kind):
         if len(pieces.scores) != len(pieces.vocab) or any(score > 0 for score in pieces.scores):
             yield "there is not one score for each piece, the logarithm of a probability"
 
-    def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
+    def model(self, pieces: PieceTable) -> models.Model:
         """Return the unigram model of the tokenizers library."""
         # The library merges successive unknown pieces, so the unknown piece is the byte FF, which no text has.
-        unknown = vocab.index(_UNUSED_BYTE) if _UNUSED_BYTE in vocab else None
-        return models.Unigram(list(zip(vocab, pieces.scores, strict=True)), unk_id=unknown, byte_fallback=True)
+        scored = zip(map(name_of, pieces.vocab), pieces.scores, strict=True)
+        return models.Unigram(list(scored), unk_id=pieces.vocab.index(_UNUSED_BYTE), byte_fallback=True)
 
 
 # Encoding with the package sentencepiece, which reads its own model file.
@@ -248,24 +236,20 @@ class Speller:
 def _obstacles(model: Any, normal: Sequence[str]) -> dict[str, object]:
     """Properties that a model of SentencePiece must not have, with a true value if it has them. normal: its pieces."""
     trainer, rules = model.trainer_spec, model.normalizer_spec
-    user_defined = [repr(piece.piece) for piece in model.pieces if piece.type == piece.USER_DEFINED]
+    special = [repr(piece.piece) for piece in model.pieces if piece.type in (piece.USER_DEFINED, piece.UNUSED)]
     charsmap = rules.precompiled_charsmap  # length of a trie in four bytes, the trie, and the texts that rules produce
     texts_of_rules = charsmap[4 + int.from_bytes(charsmap[:4], "little") :]
     return {
         "a model_type other than bpe and unigram": trainer.model_type not in (trainer.BPE, trainer.UNIGRAM),
         "no byte_fallback, so that some characters are unknown": not trainer.byte_fallback,
-        f"user_defined_symbols {', '.join(user_defined)[:100]}": user_defined,
-        "pieces marked as unused": any(piece.type == piece.UNUSED for piece in model.pieces),
+        f"user_defined_symbols or unused pieces {', '.join(special)[:100]}": special,
         "treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
         "add_dummy_prefix=false": not rules.add_dummy_prefix,
         "escape_whitespaces=false": not rules.escape_whitespaces,
         "rules of denormalisation": model.denormalizer_spec.precompiled_charsmap,
         "a rule of normalisation that makes several spaces": b"  " in texts_of_rules,
-        "pieces that contain a space inside (split_by_whitespace=false)": any(
-            " " in piece.lstrip(" ") for piece in normal
-        ),
-        f"pieces of over {LONGEST_PIECE} bytes": any(len(piece.encode("utf-8")) > LONGEST_PIECE for piece in normal),
-        "pieces in private characters": not all(is_piece(name_of(piece)) for piece in normal),
+        "pieces that contain a space (split_by_whitespace=false)": any(" " in piece.lstrip(" ") for piece in normal),
+        f"pieces of over {LONGEST_PIECE} bytes, or in private characters": not all(map(is_piece, map(name_of, normal))),
         "no piece for a space alone": " " not in normal,
     }
 
@@ -273,10 +257,11 @@ def _obstacles(model: Any, normal: Sequence[str]) -> dict[str, object]:
 class OfSentencePiece(Kind):
     """The pieces of a model file of SentencePiece. That package segments lines with it; nothing is learnt here."""
 
-    stored, fields = "sentencepiece", ("model",)
+    stored = "sentencepiece"
 
     def complaints(self, pieces: PieceTable) -> Iterator[str]:
         """Yield a complaint about a model that cannot be used, or has other pieces."""
+        yield from super().complaints(pieces)
         try:
             if Speller(pieces.model).vocab != pieces.vocab:
                 yield "the pieces are not those of the model"
@@ -291,11 +276,6 @@ KINDS: dict[str, Kind] = {
     "char": Char(),
     "sentencepiece": OfSentencePiece(),
 }
-
-
-def _new_characters(words: Counter[str], most: int, old: PieceTable) -> list[str]:
-    """The most frequent characters that are not yet pieces."""
-    return alphabet_of(count_characters(words), most, letters_of(old.vocab))
 
 
 class SubwordsFile(_Strict):
@@ -325,23 +305,20 @@ class SubwordsFile(_Strict):
         """Read a file of the content of `text`. Raises DataError for any other file."""
         try:
             content = cls.model_validate_json(path.read_bytes())
+            complaint = next(content._complaints(), "")
         except OSError as error:
             raise DataError(f"{path}: cannot read the subwords ({error.strerror or error}).") from None
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             complaint = f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
-        else:
-            complaint = next(content._complaints(), "")
         if complaint:
             raise DataError(f"{path}: damaged, or not of this version of nmt: {complaint}. Run nmt-preprocess again.")
         return content
 
     def text(self) -> str:
         """The text of the file."""
-        unused = PieceTable.model_fields.keys() - {"vocab", *KINDS[self.kind].fields}
-        content = self.model_dump(exclude={"codecs": {"__all__": unused}})
-        if not self.patterns:
-            del content["patterns"]
+        content = self.model_dump(exclude=None if self.patterns else {"patterns"})
+        content["codecs"] = [pieces.model_dump(exclude_unset=True) for pieces in self.codecs]
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     def _complaints(self) -> Iterator[str]:
@@ -360,17 +337,14 @@ class SubwordsFile(_Strict):
             yield complaint
         if len(self.codecs) != (1 if self.joint else 2):
             yield "wrong number of vocabularies"
-        names = {"vocab", *KINDS[self.kind].fields}
         for pieces in self.codecs:
-            if pieces.model_fields_set != names:
-                yield f"expected {' and '.join(sorted(names))} of each vocabulary"
+            if self.kind == "bpe" and "merges" not in pieces.model_fields_set:
+                yield "there are no merges"
             if not all(map(is_piece, pieces.vocab)):
-                yield "a piece is not written in the letters of its format"
+                yield f"a piece is longer than {LONGEST_PIECE} bytes, or not written in the letters of its format"
             vocab = [*pieces.vocab, *self.extra_texts]
             if len(set(vocab)) != len(vocab) or len(set(self.tags)) != len(self.tags):
                 yield "a piece, symbol, placeholder or tag occurs twice"
             if not BYTE_LETTERS.keys() <= set(vocab):
                 yield "a byte is missing from the vocabulary"
-            if max(len(raw_of(piece)) for piece in pieces.vocab) > LONGEST_PIECE:
-                yield f"a piece is longer than {LONGEST_PIECE} bytes"
             yield from KINDS[self.kind].complaints(pieces)

@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from nmt.data.arrays import Ints
-from nmt.data.letters import easy_words, in_words, learnable, name_of, normalised, raw_of
+from nmt.data.letters import easy_words, in_words, learnable, normalised, raw_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import CHARACTERS, IN_WORD, kinds_of, names_of
 from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
@@ -49,20 +49,21 @@ class Codec:
         self.protects = (*kinds_of(settings.placeholders), *settings.patterns)
         self.table, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
         # Segments lines if the pieces are those of SentencePiece.
-        self.speller = Speller(pieces.model) if pieces.model else None
+        self.speller = Speller(pieces.model) if self.kind == "sentencepiece" else None
         self.vocab = [*pieces.vocab, *settings.extra_texts]
-        self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
+        self._tokenizer = Tokenizer(KINDS[self.kind].model(pieces))
         self._tokenizer.pre_tokenizer = in_words()
         self._bytes = list(map(raw_of, self.vocab))
+        self.first_symbol = N_SPECIAL + len(pieces.vocab)  # symbols, placeholders and tags have ids from here on
         # Names of the placeholders, by id.
-        self.placeholder_of = dict(enumerate(self.placeholders, N_SPECIAL + len(pieces.vocab) + len(self.symbols)))
+        self.placeholder_of = dict(enumerate(self.placeholders, self.first_symbol + len(self.symbols)))
         # Ids of encoded parts. Symbols and placeholders are in it from the start, as the tokenizer does not know them.
         reserved = [CHARACTERS[name] for name in self.placeholders]
-        self._cache = {text: [i] for i, text in enumerate((*self.symbols, *reserved), N_SPECIAL + len(pieces.vocab))}
+        self._cache = {text: [i] for i, text in enumerate((*self.symbols, *reserved), self.first_symbol)}
         longest_first = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
         patterns = [f"(?<![{IN_WORD}])(?:{longest_first})(?![{IN_WORD}])"] * bool(self.symbols) + reserved
         self._symbol = re.compile(f"({'|'.join(patterns)})") if patterns else None
-        self._prefix: list[int] = []  # ids that `encode` puts before every line
+        self.prefix: list[int] = []  # ids that `encode` puts before every line
         self.n_text = N_SPECIAL + len(self.vocab)  # translations consist of smaller ids; larger ones have no text
         self.size = self.n_text + len(tags)
         self.n_vocab = -(-self.size // 8) * 8
@@ -70,7 +71,7 @@ class Codec:
     def tagged(self, tags: Sequence[str]) -> "Codec":
         """A copy of the vocabulary whose `encode` puts these tags before every line. It must have them."""
         tagged = copy.copy(self)
-        tagged._prefix = self.tag_ids(tags)
+        tagged.prefix = self.tag_ids(tags)
         return tagged
 
     def tag_ids(self, tags: Sequence[str]) -> list[int]:
@@ -81,8 +82,8 @@ class Codec:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
         cache = self._cache  # parts repeat, so most are encoded once
         split = map(self._parts, lines)
-        rows = [[i for part in parts for i in cache.get(part) or self._encode_part(part)] for parts in split]
-        return [[*self._prefix, *ids] for ids in rows] if self._prefix else rows
+        rows = [[i for part in parts for i in cache.get(part) or self.cut(part)] for parts in split]
+        return [[*self.prefix, *ids] for ids in rows] if self.prefix else rows
 
     def _parts(self, line: str) -> list[str]:
         """Split a line, normalised and with a space before it, into symbols and parts that are encoded one by one."""
@@ -97,22 +98,14 @@ class Codec:
             parts += [f" {word}" for word in words] if is_cut else [part]
         return parts
 
-    def _encode_part(self, part: str) -> list[int]:
-        """The ids of a part. It is added to the cache, unless it may be a whole line, which hardly repeats."""
+    def cut(self, part: str) -> list[int]:
+        """The ids of a part without symbols. It is cached, unless it may be a whole line, which hardly repeats."""
         if self.speller:
             return [i + N_SPECIAL for i in self.speller.encode(part)]
         ids = [i + N_SPECIAL for i in self._tokenizer.encode(part, add_special_tokens=False).ids]
         if len(part) <= _LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
             self._cache[part] = ids
         return ids
-
-    def cut(self, raw: bytes) -> list[int]:
-        """The ids of the pieces of one word, given as bytes; symbols in it are not recognised."""
-        return self._encode_part(raw.decode("utf-8"))
-
-    def names(self) -> list[str]:
-        """The names of the pieces in the tokenizers library, all different."""
-        return list(map(name_of, self.vocab))
 
     def normalised(self, text: str) -> str:
         """The text after normalisation, as the model sees it."""

@@ -5,7 +5,6 @@ For the survey each pair takes 36 bytes on the disk: 20 for its alignment, 16 to
 
 import bisect
 import itertools
-import operator
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,7 +73,7 @@ class MeasuredBlock(NamedTuple):
     extremes: list[list[tuple[int, int]]]  # the shortest and the longest kept pairs: sort key, number
     pairs: NDArray[Any]  # hashes of the kept pairs
     records: bytes  # of all pairs, for `find_shifts`
-    leaks: Hits | None  # of the kept pairs, from 0; None if there are none
+    leaks: Hits  # of the kept pairs, from 0
 
 
 class HeldOut(NamedTuple):
@@ -89,14 +88,10 @@ def measured(block: KeptBlock, src: Units, trg: Units, content: BlockContent, he
     kept = content.kept
     n_char = (src.n_char + trg.n_char)[kept]
     order = np.argsort(n_char, kind="stable")
-    pairs = np.empty(len(order), PAIR)
-    for name, lines in zip(SIDES, content.lines, strict=True):
-        pairs[name] = hashes_of(map(str.strip, lines))
-    leaks: Hits | None = None
+    pairs = np.rec.fromarrays([hashes_of(map(str.strip, lines)) for lines in content.lines], PAIR)
     candidates = kept & (np.isin(src.bags(), held_out.bags) | np.isin(trg.bags(), held_out.bags))
-    if candidates.any():
-        keys = overlap_keys(Block(src.some(candidates)), Block(trg.some(candidates)))
-        leaks = hits(held_out.known, keys, (np.cumsum(kept) - 1)[candidates])
+    keys = overlap_keys(Block(src.some(candidates)), Block(trg.some(candidates)))
+    leaks = hits(held_out.known, keys, (np.cumsum(kept) - 1)[candidates])
     extremes = [
         [(sign * int(n_char[n]), int(n)) for n in numbers[:N_EXTREME]]
         for sign, numbers in ((1, order), (-1, order[::-1]))
@@ -116,7 +111,7 @@ class Texts(NamedTuple):
 class KeptPairs:
     """The training pairs that are kept. Add all blocks in order, then begin and finish the survey.
 
-    blocks: those with kept pairs.
+    blocks: those with kept pairs. n_kept: number of these pairs.
     """
 
     def __init__(self, folder: Path, training: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
@@ -125,61 +120,52 @@ class KeptPairs:
         self.blocks: list[KeptBlock] = []
         self._pair_path, self._record_path = folder / "survey.pairs", folder / "survey.records"
         self._pairs, self._records = self._pair_path.open("wb"), self._record_path.open("wb")
-        self._files: list[tuple[Source, int]] = []  # each source with its number of records
-        self._dress = {"train": [Dress(), Dress()]}  # by split, of its sides
-        self._n_kept = 0
+        self._sources, self._n_records = list[Source](), list[int]()  # all sources, and the records of each
+        self._dress = {"train": np.array([Dress(), Dress()])}  # by split, of its sides
+        self.n_kept = 0
         self._extremes: dict[str, list[tuple[int, int]]] = {"shortest": [], "longest": []}  # as in `MeasuredBlock`
         keys, bags = {}, np.empty(0, np.uint64)
         for split, (src, trg, sources) in held_out.items():
-            self._dress[split] = [dress_of(src), dress_of(trg)]
+            self._dress[split] = np.array([dress_of(src), dress_of(trg)])
             blocks = Block(src), Block(trg)
             keys[split] = overlap_keys(*blocks)
             bags = np.concatenate([bags, *(block.bags() for block in blocks)])
             for source, lines in sources:
                 records = records_of(Units(src[lines]), Units(trg[lines]))
-                self._files.append((source, len(records)))
+                self._sources.append(source)
+                self._n_records.append(len(records))
                 self._records.write(records.tobytes())
-        self._first_training = len(self._files)
-        self._files += [(source, 0) for source in training]
+        self._sources += training
+        self._n_records += [0] * len(training)
         self.leaks = Leaks(keys)
         self.held_out_hashes = HeldOut(self.leaks.known, np.unique(bags))
-
-    def __len__(self) -> int:
-        return self._n_kept
 
     def add(self, measurements: MeasuredBlock) -> None:
         """Add the next block."""
         if measurements.block.n_kept:
-            self.blocks.append(measurements.block._replace(start=self._n_kept))
-        n = self._first_training + measurements.block.source
-        self._files[n] = self._files[n][0], self._files[n][1] + measurements.n_pair
-        self._dress["train"] = [
-            Dress(*map(operator.add, *pair)) for pair in zip(self._dress["train"], measurements.dress, strict=True)
-        ]
+            self.blocks.append(measurements.block._replace(start=self.n_kept))
+        self._n_records[measurements.block.source - len(self.training)] += measurements.n_pair  # training comes last
+        self._dress["train"] += np.array(measurements.dress)
         for (kind, pairs), new_pairs in zip(self._extremes.items(), measurements.extremes, strict=True):
-            numbered = ((key, self._n_kept + number) for key, number in new_pairs)
+            numbered = ((key, self.n_kept + number) for key, number in new_pairs)
             self._extremes[kind] = sorted([*pairs, *numbered])[:N_EXTREME]
         self._pairs.write(measurements.pairs.tobytes())
         self._records.write(measurements.records)
-        if measurements.leaks:
-            self.leaks.note(measurements.leaks, self._n_kept)
-        self._n_kept += len(measurements.pairs)
+        self.leaks.note(measurements.leaks, self.n_kept)
+        self.n_kept += len(measurements.pairs)
 
     def begin_survey(self, workers: WorkerPool) -> None:
         """Start the analyses that need all pairs: misaligned lines and repetitions."""
         self._pairs.close()
         self._records.close()
-        starts = itertools.accumulate((n_pair for _, n_pair in self._files), initial=0)
-        self._shifts = [
-            workers.submit("shifts", self._record_path, start, n_pair)
-            for (_, n_pair), start in zip(self._files, starts, strict=False)
-        ]
+        places = zip(itertools.accumulate(self._n_records, initial=0), self._n_records, strict=False)
+        self._shifts = [workers.submit("shifts", self._record_path, *place) for place in places]
         self._duplicates = workers.submit("duplicates", self._pair_path)
 
     def finish_survey(self) -> dict[str, Any]:
         """Wait for the analyses, and return entries of the report."""
         alignment = []
-        for (source, _), future in zip(self._files, self._shifts, strict=True):
+        for source, future in zip(self._sources, self._shifts, strict=True):
             shifts = future.result()
             for stretch in shifts["stretches"]:  # of pairs, but the report numbers lines
                 stretch["first"] += source.src.header
@@ -190,7 +176,7 @@ class KeptPairs:
         self._pair_path.unlink()
         self._record_path.unlink()
         samples = {
-            "random": sorted(random.Random(0).sample(range(self._n_kept), min(_N_RANDOM, self._n_kept))),
+            "random": sorted(random.Random(0).sample(range(self.n_kept), min(_N_RANDOM, self.n_kept))),
             **{kind: [number for _, number in pairs] for kind, pairs in self._extremes.items()},
         }
         most = [{"times": times, **self._shown(number)} for number, times in duplicates["most"]]
@@ -208,7 +194,7 @@ class KeptPairs:
             "duplicates": duplicates | {"most": most},
             "alignment": alignment,
             "dress": {
-                split: {side: dress._asdict() for side, dress in zip(SIDES, sides, strict=True)}
+                split: {side: Dress(*dress)._asdict() for side, dress in zip(SIDES, sides.tolist(), strict=True)}
                 for split, sides in self._dress.items()
             },
         }

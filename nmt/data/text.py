@@ -6,7 +6,7 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -255,11 +255,11 @@ def undo_moses(line: str, language: str) -> str:
 
 # Style of a text.
 _APART = re.compile(r"\s[.,!?;:]+(?:\s|$)")
-# For each trait: the lines that could have it, and the wording for texts with it and without it.
+# For each trait: the lines that could have it, and the wording for lines with it.
 _TRAITS = {
-    "lower": ("cased", "lower-cased", "rarely lower-cased"),
-    "capitals": ("cased", "in capitals", "rarely in capitals"),
-    "apart": ("marked", "tokenised, punctuation set apart by spaces", "rarely with punctuation set apart by spaces"),
+    "lower": ("cased", "lower-cased"),
+    "capitals": ("cased", "in capitals"),
+    "apart": ("marked", "tokenised, with punctuation set apart by spaces"),
 }
 _USUAL, _UNUSUAL = 0.9, 0.02  # shares of the training lines
 _MANY, _FEWEST = 0.3, 5  # share and number of the input lines
@@ -279,20 +279,19 @@ def traits_of(line: str) -> Counter[str]:
 def shares_of(lines: Iterable[str]) -> dict[str, float]:
     """Return for each trait the share of lines that have it, among the lines that could."""
     counts = sum(map(traits_of, lines), Counter[str]())
-    return {trait: round(counts[trait] / n, 4) for trait, (possible, *_) in _TRAITS.items() if (n := counts[possible])}
+    return {trait: round(counts[trait] / n, 4) for trait, (possible, _) in _TRAITS.items() if (n := counts[possible])}
 
 
-def style_notes(trained: Mapping[str, float], counts: Counter[str]) -> list[str]:
-    """Return notes on input unlike the training text. trained: result of `shares_of`; counts: sums of `traits_of`."""
-    notes = []
-    for trait, (possible, usual, unusual) in _TRAITS.items():
+def style_notes(trained: Mapping[str, float], counts: Counter[str]) -> Iterator[str]:
+    """Yield notes on input unlike the training text. trained: result of `shares_of`; counts: sums of `traits_of`."""
+    for trait, (possible, wording) in _TRAITS.items():
         n_line, n_with, share = counts[possible], counts[trait], trained.get(trait, 0.5)
-        many = max(_FEWEST, _MANY * n_line)
-        if share >= _USUAL and n_line - n_with >= many:
-            notes.append(f"training text is {usual}, {n_line - n_with:,} of {n_line:,} input lines are not")
-        if share <= _UNUSUAL and n_with >= many:
-            notes.append(f"training text is {unusual}, {n_with:,} of {n_line:,} input lines are")
-    return [f"note: {note}: translations may be poor; write the input like the training text" for note in notes]
+        n_unlike = n_line - n_with if share >= _USUAL else n_with if share <= _UNUSUAL else 0
+        if n_unlike >= max(_FEWEST, _MANY * n_line):
+            yield (
+                f"note: {share:.0%} of the training lines are {wording}, but {n_with:,} of {n_line:,} input lines: "
+                "translations may be poor; write the input like the training text"
+            )
 
 
 # Names of the parts of a corpus.

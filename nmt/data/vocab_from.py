@@ -30,8 +30,6 @@ def _pieces_of_model(path: Path) -> PieceTable:
     try:
         model = base64.b64encode(path.read_bytes()).decode("ascii")
         return PieceTable(vocab=Speller(model).vocab, model=model)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except ValueError as error:
         raise DataError(f"{path}: {error}.") from None
 
@@ -100,11 +98,9 @@ def reuse(
             f"subwords.vocab_from: the options of the subwords differ from those {of_files}: "
             f"{'; '.join(differences)}. Use the same options in the recipe."
         )
-    symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
-    names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
-    all_tags = (*old.tags, *(tag for tag in tags if tag not in old.tags))
-    entries = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
-    new = old.model_copy(update={**entries, "codecs": list[PieceTable]()})
+    wanted = {"symbols": config.symbols, "placeholders": names_of(protect), "tags": tags}
+    entries = {name: tuple(dict.fromkeys((*getattr(old, name), *texts))) for name, texts in wanted.items()}
+    new = old.model_copy(update={**entries, "patterns": patterns_of(protect), "codecs": list[PieceTable]()})
     counts = [words[0] + words[1]] if old.joint else words
     for codec, side_words in zip(subwords.by_side().values(), counts, strict=True):
         table, pieces = codec.table, set(codec.table.vocab)

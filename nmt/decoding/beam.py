@@ -24,7 +24,7 @@ from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
-from nmt.models.layers import Gaps, closing
+from nmt.models.layers import Gaps
 from nmt.ops import best_columns, best_continuations, log_total
 
 
@@ -93,12 +93,15 @@ def topk_tokens(logits: Tensor, n: int, never: Tensor, characters: Characters, s
     return TopK(best, token, normaliser, eos_logit)
 
 
-def initial_table(settings: BeamSettings, max_len: Tensor, score: Tensor) -> dict[str, Tensor]:
+def initial_table(settings: BeamSettings, max_len: Tensor, n_row: int, score_type: torch.dtype) -> dict[str, Tensor]:
     """Make the table of the sentences of a search before its first step: tensors by name, first dimension B.
 
-    max_len: (B,) maximum number of tokens without EOS; score: (B, K) log-probability of each hypothesis. best: the best
-    normalised scores of hypotheses that ended; state: (B, K), see `Characters`.
+    max_len: (B,) maximum number of tokens without EOS. n_row: hypotheses of each sentence; score_type: of their
+    log-probabilities, score, (B, n_row). best: the best normalised scores of hypotheses that ended; state: (B, n_row),
+    see `Characters`.
     """
+    score = torch.full((len(max_len), n_row), -torch.inf, dtype=score_type, device=max_len.device)
+    score[:, 0] = 0.0  # at first all rows are copies of one hypothesis, which must be found only once
     return {
         "max_len": max_len,
         "score": score,
@@ -201,9 +204,7 @@ def search(
     n_sentence, device = src_seq.size(0), src_seq.device
     state = model.start(src_seq)
     sentence = torch.arange(n_sentence, device=device)  # (B,) numbers of those still searched
-    # Each sentence has one hypothesis before the first step.
-    score = torch.zeros(n_sentence, 1, dtype=score_type(model), device=device)
-    table = initial_table(settings, max_len.to(device), score)
+    table = initial_table(settings, max_len.to(device), 1, score_type(model))  # one hypothesis before the first step
     last = torch.full((n_sentence, 1), BOS, device=device)  # (B, K) the newest token
     steps = list[tuple[Tensor, dict[str, Tensor]]]()  # sentences and notes of each step
     logits = model.step(last.flatten(), state)
@@ -226,18 +227,17 @@ def search(
         if n_done == len(sentence):
             break
         row = torch.arange(len(sentence), device=device).unsqueeze(1) * last.size(1) + notes["parent"]
-        last, is_shrinking = notes["token"], should_shrink(n_done, len(sentence))
-        if is_shrinking:
-            remaining = closing(table["done"])
-            table = {name: value[remaining] for name, value in table.items()}
-            row, sentence, last = row[remaining], sentence[remaining], last[remaining]
-            state.keep(Gaps.of(remaining, device))
+        last = notes["token"]
+        if should_shrink(n_done, len(sentence)):
+            gaps = Gaps.of(table["done"], device)
+            table = {name: value[gaps.stay] for name, value in table.items()}
+            row, sentence, last = row[gaps.stay], sentence[gaps.stay], last[gaps.stay]
+            state.keep(gaps)
             if rules is not None:
-                rules.keep(remaining)
-        if settings.beam > 1 or is_shrinking:  # rows of greedy search keep their places
-            state.reorder(row.flatten())
+                rules.keep(gaps.stay)
+        state.reorder(row.flatten())
         logits = model.step(last.flatten(), state)
-    all_notes, divisors = empty_notes(n_sentence, len(steps), settings.beam, score), list[float]()
+    all_notes, divisors = empty_notes(n_sentence, len(steps), settings.beam, table["score"]), list[float]()
     for step, (sentence, notes) in enumerate(steps):
         divisors.append(float(settings.divisor(sentence.new_tensor(step + 1))))
         for name, value in notes.items():
@@ -319,10 +319,8 @@ def narrowed(
 def draw(p: Tensor, uniform: Tensor) -> Tensor:
     """Draw one token for each row by inversion of its cumulative distribution. (R, V), (R,) in [0, 1) -> (R,)"""
     cumulative = p.cumsum(-1)
-    token = torch.searchsorted(cumulative, (uniform * cumulative[:, -1]).unsqueeze(1), right=True).squeeze(1)
-    # By rounding a number may fall beyond the end, where the last token may have probability 0.
-    last = p.size(-1) - 1 - (p > 0).flip(-1).to(torch.uint8).argmax(-1)
-    return torch.minimum(token, last)
+    # The product of a number below 1, at most 1 - 2^-53, and the total is rounded to less than the total.
+    return torch.searchsorted(cumulative, (uniform * cumulative[:, -1]).unsqueeze(1), right=True).squeeze(1)
 
 
 @torch.inference_mode()
@@ -391,12 +389,13 @@ def sample(
         if rules is not None:
             rules.follow(torch.arange(n, device=device).expand_as(token), token)
         if should_shrink(n_done, len(sentence)):
-            rest = closing(done)
-            state.keep(Gaps.of(rest, device))
+            gaps = Gaps.of(done, device)
+            stay = gaps.stay
+            state.keep(gaps)
             if rules is not None:
-                rules.keep(rest)
-            state.reorder((rest.unsqueeze(1) * n + torch.arange(n, device=device)).flatten())
-            sentence, max_len, token, live, inside = (part[rest] for part in (sentence, max_len, token, live, inside))
+                rules.keep(stay)
+            state.reorder(torch.arange(live.numel(), device=device).view(-1, n)[stay].flatten())
+            sentence, max_len, token, live, inside = (part[stay] for part in (sentence, max_len, token, live, inside))
         last = token.flatten()
     divisors = [float(settings.divisor(length.new_tensor(n))) for n in range(n_token + 1)]
     rows = zip(*(part.tolist() for part in (tokens, length, total, is_cut)), strict=True)

@@ -27,7 +27,7 @@ from nmt.decoding.candidates import FORBIDDEN, Characters
 from nmt.device import send
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
-from nmt.models.layers import Gaps, closing
+from nmt.models.layers import Gaps
 
 # Each recording has some hundred kernels and takes a few megabytes on the device.
 _MAX_RECORDINGS = 256
@@ -208,13 +208,11 @@ class Table:
     ) -> None:
         """max_len: (B,) on the device, 0 for padding sentences. All settings must be for one vocabulary."""
         self._settings, self._buffers, self.room = settings, buffers, room
-        n_sentence = len(max_len)
-        score = torch.full((n_sentence, settings.beam), -torch.inf, dtype=score_type, device=max_len.device)
-        score[:, 0] = 0.0  # at first all rows are copies of one hypothesis, which must be found only once
-        self.last = buffers.put("search.last", max_len.new_full((n_sentence * settings.beam,), BOS))
+        table = beam.initial_table(settings, max_len, settings.beam, score_type)
+        notes = beam.empty_notes(len(max_len), room, settings.beam, table["score"])
+        self.last = buffers.put("search.last", max_len.new_full((len(max_len) * settings.beam,), BOS))
         self.n_step = buffers.put("search.n_step", max_len.new_zeros(1))
-        self.per_sentence = buffers.put_all("search.", beam.initial_table(settings, max_len, score))
-        self.notes = buffers.put_all("search.", beam.empty_notes(n_sentence, room, settings.beam, score))
+        self.per_sentence, self.notes = buffers.put_all("search.", table), buffers.put_all("search.", notes)
 
     def finish_step(self, logits: Tensor) -> Tensor:
         """Choose continuations by logits (R, V), which may be changed. Returns the rows that they continue, (R,)."""
@@ -224,17 +222,16 @@ class Table:
             f"divisors.{settings.length_penalty}.{settings.alpha}.{n_length}",
             lambda: settings.divisor(torch.arange(n_length, device=buffers.device)),
         )
-        ids = f"{settings.n_real}.{n_column}"  # in the names of tensors that depend on the ids of the vocabulary
-        after = buffers.cached(f"after.{ids}", lambda: settings.automaton(n_column, buffers.device).after)
+        after = buffers.cached("after", lambda: settings.automaton(n_column, buffers.device).after)
         characters = Characters(after)
-        allowed = partial(buffers.cached, f"allowed.{ids}", lambda: (after != FORBIDDEN).to(torch.uint8))
+        allowed = partial(buffers.cached, "allowed", lambda: (after != FORBIDDEN).to(torch.uint8))
         rows = ops.end_of_step(logits, allowed, state, table, self.notes, self.last, self.n_step, divisors, EOS)
         if rows is not None:  # by kernels of a GPU
             self.n_step += 1
             if len(after) > 1:
                 table["state"].copy_(characters.follow(state[rows], self.last).view_as(table["state"]))
             return rows
-        never = buffers.cached(f"never.{ids}", characters.forbidden_between)
+        never = buffers.cached("never", characters.forbidden_between)
         topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), never, characters, state)
         notes, changes = beam.end_of_step(table, topk, settings, self.n_step, characters, logits)
         for name, value in notes.items():
@@ -311,10 +308,6 @@ class FixedSearch:
         weights = tuple((tensor.data_ptr(), tensor.numel()) for tensor in tensors)
         sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # numbers of sentences, and their notes
 
-        def advance() -> None:
-            """Make one step from buffers to buffers. A GPU records it."""
-            state.reorder(table.finish_step(model.step(table.last, state)))
-
         def send_notes(places: NDArray[np.int64]) -> None:
             """Start to copy to the host the notes of the sentences in some places, without padding."""
             places = places[sentence[places] < n_sentence]
@@ -329,7 +322,9 @@ class FixedSearch:
                 table.widen(2 * n_step)
                 state.widen(2 * n_step)
             self._recorder.keep_while((buffers.n_move, weights))
-            self._recorder.run((settings, len(sentence), n_src_fixed, table.room), advance)
+            # A step, from buffers to buffers.
+            key = settings, len(sentence), n_src_fixed, table.room
+            self._recorder.run(key, lambda: state.reorder(table.finish_step(model.step(table.last, state))))
             n_step += 1
             # The host reads `done` of the step before, so that the device never runs out of work.
             copy = table.per_sentence["done"].to("cpu", non_blocking=True, copy=True)
@@ -346,9 +341,8 @@ class FixedSearch:
                 continue
             # Keep n sentences, with finished ones as padding. More may be finished by now: a later step sees them.
             send_notes(np.flatnonzero(done.numpy()))
-            remaining = closing(done, n)
-            sentence = np.where(done[remaining].numpy(), n_sentence, sentence[remaining.numpy()])
-            gaps, pending = Gaps.of(remaining, buffers.device), None
+            gaps, pending = Gaps.of(done, buffers.device, n), None
+            sentence = np.where(done[gaps.stay].numpy(), n_sentence, sentence[gaps.stay.numpy()])
             table.keep(gaps)
             state.keep(gaps)
         send_notes(np.arange(len(sentence)))

@@ -1,6 +1,5 @@
 """Splitting of long lines into pieces (see `nmt.data.sentences`), and joining of the translations of the pieces."""
 
-import math
 import re
 import string
 import unicodedata
@@ -9,23 +8,19 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from nmt.data.sentences import pieces, writes_no_space
 from nmt.data.subwords import EOS, Codec
-from nmt.decoding.beam import BeamSettings, Hypothesis
 from nmt.languages import language_of
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
 # Text that skips the model.
 _EMOJI = "[\u2600-\u26ff\u2700-\u2757\u2763-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f1e6-\U0001faff]"
 _WITH_EMOJI = "\u200d\ufe0f\ufe0e"  # joiner and variation selectors
-_EMOJI_AND_SPACE = re.compile(rf"(?:[\s{_WITH_EMOJI}]|(?P<emoji>{_EMOJI}))*")
+_EMOJI_AT_START = re.compile(rf"^(?:[\s{_WITH_EMOJI}]*{_EMOJI})+[\s{_WITH_EMOJI}]*")
 # Languages that mostly write numbers in digits of their own (CLDR, default numbering systems).
-_OWN_DIGITS = frozenset(
-    ["ar", "as", "bn", "ckb", "dz", "fa", "ks", "lrc", "mni", "mr", "my", "mzn", "ne", "ps", "sa", "sat", "sd", "ug"]
-)
+_OWN_DIGITS = "ar as bn ckb dz fa ks lrc mni mr my mzn ne ps sa sat sd ug"
 
 
 def is_letterless(text: str, src_lang: str, trg_lang: str) -> bool:
@@ -36,22 +31,15 @@ def is_letterless(text: str, src_lang: str, trg_lang: str) -> bool:
         return True
     languages = [language_of(code) for code in (src_lang, trg_lang)]
     # A language without known scripts may be invented, with numbers of any kind.
-    if any(not language.scripts or language.primary in _OWN_DIGITS for language in languages):
+    if any(not language.scripts or language.primary in _OWN_DIGITS.split() for language in languages):
         return False
     return all(character.isascii() for character in text if character.isdecimal())
 
 
-def emoji_at_ends(text: str) -> tuple[str, str, str]:
-    """Return the emoji at the start of a text, the rest, and the emoji at its end, with the white space around them."""
-    before = _first_emoji(text)
-    text = text[len(before) :]
-    after = _first_emoji(text[::-1])[::-1]
-    return before, text[: len(text) - len(after)], after
-
-
-def _first_emoji(text: str) -> str:
-    match = _EMOJI_AND_SPACE.match(text)
-    return match[0] if match and match["emoji"] else ""
+def without_emoji(text: str) -> str:
+    """Remove the emoji at both ends of a text, with the white space around them."""
+    text = _EMOJI_AT_START.sub("", text)
+    return _EMOJI_AT_START.sub("", text[::-1])[::-1]
 
 
 # Maximum number of subwords of a line for a model without known limits, and of each side of a given pair. Attention
@@ -101,31 +89,28 @@ def split(
 
     ids: subwords of the line. emoji: move emoji at the ends of pieces to the spaces.
     """
-    before, text, after = emoji_at_ends(line) if emoji else ("", line, "")
-    if text and len(text) < len(line):
-        ids = codec.encode([text])[0]
-        inner = split(text, ids, codec, limits, emoji=True, language=language) or Split([text], ["", ""])
-        return Split(inner.pieces, [before + inner.spaces[0], *inner.spaces[1:-1], inner.spaces[-1] + after])
-    too_long = len(ids) > limits.line
-    lines = line.split("\n")
-    if not too_long and not limits.every and len(lines) == 1:
-        return None
+
+    def bare(text: str) -> str:
+        return (without_emoji(text) if emoji else text).strip()
 
     def fits(text: str, limit: int = limits.piece) -> bool:
-        return len(codec.encode([text])[0]) <= limit
+        return len(codec.encode([bare(text)])[0]) <= limit
 
+    lines, too_long, has_emoji = line.split("\n"), len(ids) > limits.line, bare(line) != line.strip()
+    if not (too_long or has_emoji or limits.every or len(lines) > 1):
+        return None
     result = Split([], [""])
     for n, text in enumerate(lines):
-        is_whole = len(lines) > 1 and not limits.every and fits(text, limits.line)
+        is_whole = not limits.every and fits(text, limits.line)
         parts = [text] if is_whole else pieces(text, fits, language)
         for piece in ("\n" * bool(n), *parts):
-            bare = (emoji_at_ends(piece)[1] if emoji else piece).strip()
-            before, _, after = piece.partition(bare) if bare else (piece, "", "")
+            core = bare(piece)
+            before, _, after = piece.partition(core) if core else (piece, "", "")
             result.spaces[-1] += before
-            if bare:
-                result.pieces.append(bare)
+            if core:
+                result.pieces.append(core)
                 result.spaces.append(after)
-    is_whole_line = len(lines) == 1 and len(result.pieces) == 1 and (not too_long or result.pieces == [line])
+    is_whole_line = len(lines) == len(result.pieces) == 1 and not has_emoji and (not too_long or result.pieces == lines)
     return None if is_whole_line else result
 
 
@@ -154,22 +139,10 @@ def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
     return writes_no_space(before[-1]), writes_no_space(after[0])
 
 
-def ranked(n_best_lists: Sequence[Sequence[_T]], rank: int) -> list[_T]:
-    """Choose the entry of a rank from each n-best list, or the last one of a shorter list."""
-    return [n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists]
-
-
-def join_hypotheses(n_best_lists: Sequence[Sequence[Hypothesis]], settings: BeamSettings) -> list[Hypothesis]:
-    """Join the hypotheses of pieces: the k-th of the line is made of the k-th of each piece. Ids are joined by EOS,
-    log-probabilities are added up, and the length penalty is that of the joined length."""
-    hypotheses = []
-    for rank in range(max(map(len, n_best_lists), default=0)):
-        parts = ranked(n_best_lists, rank)
-        ids, score = join_ids([part.ids for part in parts]), math.fsum(part.score for part in parts)
-        divisor = float(settings.divisor(torch.tensor(len(ids) + 1)))
-        finished = all(part.finished for part in parts)
-        hypotheses.append(Hypothesis(ids=ids, score=score, normalised=score / divisor, finished=finished))
-    return hypotheses
+def by_rank(n_best_lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
+    """Return the best entries of all n-best lists, then the second ones, and so on; a shorter list repeats its last."""
+    n = max(map(len, n_best_lists), default=0)
+    return [[n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists] for rank in range(n)]
 
 
 def join_ids(rows: Sequence[Sequence[int]]) -> list[int]:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.letters import LONGEST_PIECE
 from nmt.data.placeholders import CHARACTERS, IN_WORD
-from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import EOS, Codec
 
 Ids = NDArray[np.int64]

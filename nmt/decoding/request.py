@@ -4,7 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from operator import attrgetter
@@ -53,26 +53,23 @@ class Request:
     kept: tuple[Kept, ...] = ()  # parts of the source, in order, that the translation contains as often
 
     def __post_init__(self) -> None:
-        def check(name: str, expected: str, is_valid: bool, value: object, more: str = ".") -> None:
+        def check(name: str, expected: str, is_valid: bool) -> None:
             if not is_valid:
-                raise DataError(f"{name}: expected {expected}, found {described(value)}{more}")
+                raise DataError(f"{name}: expected {expected}, found {described(getattr(self, name))}.")
 
-        check("source", "a text", isinstance(self.source, str), self.source)
-        check("prefix", "a text", isinstance(self.prefix, str), self.prefix)
-        for name in ("required", "avoided", "tags"):
+        check("source", "a text", isinstance(self.source, str))
+        check("prefix", "a text", isinstance(self.prefix, str))
+        is_code = self.trg_lang is None or (isinstance(self.trg_lang, str) and self.trg_lang != "")
+        check("trg_lang", "a language code", is_code)
+        for name in ("required", "avoided") if self.tags is None else ("required", "avoided", "tags"):
             texts = getattr(self, name)
-            if texts is None and name == "tags":
-                continue
-            # A text is a sequence, too: of its letters.
-            is_list = isinstance(texts, Sequence) and not isinstance(texts, str | bytes)
-            check(name, "a list of texts", is_list, texts, ": put it in a list.")
-            for text in texts:
-                check(name, "a list of texts", isinstance(text, str), text, " in it.")
+            is_list = isinstance(texts, Sequence) and not isinstance(texts, str | bytes)  # a text is a sequence, too
+            check(name, "a list of texts", is_list)
+            if wrong := [text for text in texts if not isinstance(text, str)]:
+                raise DataError(f"{name}: expected a list of texts, found {described(wrong[0])} in it.")
             object.__setattr__(self, name, tuple(texts))  # hashable and immutable
         if len(set(self.tags or ())) < len(self.tags or ()):
             raise DataError(f"tags: a tag occurs twice, {list(self.tags or ())}. Name each once.")
-        is_code = self.trg_lang is None or (isinstance(self.trg_lang, str) and self.trg_lang != "")
-        check("trg_lang", "a language code", is_code, self.trg_lang)
         if _LINE_END.search(self.prefix):
             raise DataError(f"{self.prefix!r} is not a prefix: no translation has a line feed or a carriage return.")
         for phrase in (*self.required, *self.avoided):
@@ -191,34 +188,30 @@ def is_blank(line: str) -> bool:
     return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
 
 
+@dataclass(frozen=True)
 class Terms:
     """Terminology: pairs of a source phrase and a phrase to require or to avoid ("" for any source). kept: its matches
     in the source stay unchanged."""
 
-    def __init__(
-        self,
-        required: Iterable[tuple[str, str]] = (),
-        avoided: Iterable[tuple[str, str]] = (),
-        kept: re.Pattern[str] | None = None,
-    ) -> None:
-        # Longer phrases first: a match within a longer one does not count.
-        self._required = sorted(required, key=lambda pair: -len(pair[0]))
-        self._avoided, self._kept = list(avoided), kept
+    required: Sequence[tuple[str, str]] = ()
+    avoided: Sequence[tuple[str, str]] = ()
+    kept: re.Pattern[str] | None = None
 
     def __call__(self, request: Request) -> Request:
         """Return the request with the phrases that go with its source."""
         source = request.source
+        found = [(span, phrase) for term, phrase in self.required for span in occurrences(term, source)]
         matches: list[tuple[tuple[int, int], str]] = []
-        for term, phrase in self._required:
-            for start, end in occurrences(term, source):
-                if all(end <= other_start or start >= other_end for (other_start, other_end), _ in matches):
-                    matches.append(((start, end), phrase))
+        # Longer ones first: a match within a longer one does not count.
+        for (start, end), phrase in sorted(found, key=lambda match: match[0][0] - match[0][1]):
+            if all(end <= other_start or start >= other_end for (other_start, other_end), _ in matches):
+                matches.append(((start, end), phrase))
         origins = dict[str, Spans]()
         for span, phrase in sorted(matches):
             if phrase not in request.required:
                 origins[phrase] = (*origins.get(phrase, ()), span)
-        avoided = [phrase for term, phrase in self._avoided if not term or contains(source, term)]
-        kept = _matches(source, self._kept) if self._kept else ()
+        avoided = [phrase for term, phrase in self.avoided if not term or contains(source, term)]
+        kept = _matches(source, self.kept) if self.kept else ()
         return replace(
             request,
             required=(*request.required, *origins),

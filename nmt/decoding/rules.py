@@ -5,7 +5,7 @@ that contain none, a part or all of them (Post and Vilar 2018, dynamic beam allo
 Shapes: B sentences still searched, K hypotheses of each, R = B·K rows, V vocabulary, C candidates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -91,20 +91,13 @@ class Rules:
     """The constraints of one batch, and their states for every hypothesis.
 
     min_len: (B,) minimum number of tokens without EOS. no_repeat: a hypothesis that contains all that is required may
-    not repeat so many tokens in a row; 0: it may.
-    placeholders: ids by name. A translation may contain those of the items of its source and no others: each once, or
-    more often if the request has constraints, as phrases may contain items. n_hypothesis: for each sentence, at first.
+    not repeat so many tokens in a row; 0: it may. n_hypothesis: for each sentence, at first.
+    A translation may contain the placeholders of the items of its source and no others: each once, or more often if the
+    request has constraints, as phrases may contain items.
     """
 
     def __init__(
-        self,
-        pieces: Pieces,
-        requests: Sequence[Request],
-        *,
-        min_len: Tensor,
-        no_repeat: int,
-        placeholders: Mapping[str, int] | None = None,
-        n_hypothesis: int = 1,
+        self, pieces: Pieces, requests: Sequence[Request], *, min_len: Tensor, no_repeat: int, n_hypothesis: int = 1
     ) -> None:
         device = min_len.device
         self._pieces, self._no_repeat, self._min_len = pieces, no_repeat, min_len
@@ -121,9 +114,10 @@ class Rules:
         # The automaton of the avoided phrases of each sentence, and its states for the hypotheses.
         self._automata = [_automaton(pieces, frozenset(request.avoided)) for request in requests]
         self._states = [[START] * n_hypothesis for _ in requests]
-        names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
+        name_of = pieces.codec.placeholder_of
+        self._placeholders = min_len.new_tensor(list(name_of))  # their ids
         items_of = [dict(request.items) for request in requests]
-        has_item = [[name in items for name in names] for items in items_of]
+        has_item = [[name in items for name in name_of.values()] for items in items_of]
         is_allowed = torch.tensor(has_item, device=device, dtype=torch.bool)
         self._is_allowed = is_allowed.unsqueeze(1).repeat(1, n_hypothesis, 1)  # (B, K, placeholders)
         self._may_repeat = torch.tensor([[request.asks] for request in requests], device=device)  # (B, 1)

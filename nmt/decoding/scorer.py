@@ -102,7 +102,7 @@ class States(DecoderState):
     def keep(self, gaps: Gaps) -> None:
         for state in self.states:
             state.keep(gaps)
-        self.n_sentence = gaps.n
+        self.n_sentence = len(gaps.stay)
 
 
 class Ensemble(SearchModel):

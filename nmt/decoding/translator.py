@@ -22,7 +22,7 @@ from nmt.decoding import long_lines
 from nmt.decoding.beam import BeamSettings, Hypothesis, fingerprint, narrowed, sample, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
-from nmt.decoding.long_lines import MAX_SRC_LEN, Limits, Split, ranked
+from nmt.decoding.long_lines import MAX_SRC_LEN, Limits, Split, by_rank
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
@@ -32,9 +32,6 @@ from nmt.evaluation.metrics import comet_model, expected_utility
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
-# (trg_lang, tags) of a request -> the tags to put before its source. Raises RecipeError.
-TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
-Encoded = tuple[list[int], Request]  # ids of a source, without EOS, and its request
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 _TOO_LONG = "too long ({:,} characters): only its first {:,} subwords were read; split it into sentences"
 
@@ -69,14 +66,11 @@ class Translation:
     @property
     def n_best(self) -> list[dict[str, Any]]:
         """Text and scores of the n best, with the utility under minimum Bayes risk and the quality by decode.qe."""
-        entries: list[dict[str, Any]] = [
-            {"output": text, "score": hypothesis.normalised, "log_prob": hypothesis.score}
-            for text, hypothesis in zip(self.texts, self.hypotheses, strict=False)
-        ]
-        for name, values in (("utility", self.utilities), ("qe", self.qualities)):
-            for entry, value in zip(entries, values, strict=False):
-                entry[name] = value
-        return entries
+        columns: dict[str, list[Any]] = {"output": self.texts}
+        columns["score"] = [hypothesis.normalised for hypothesis in self.hypotheses]
+        columns["log_prob"] = [hypothesis.score for hypothesis in self.hypotheses]
+        columns |= {name: row for name, row in (("utility", self.utilities), ("qe", self.qualities)) if row}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +107,10 @@ def join_scored(pieces: Sequence[Scored]) -> Scored:
 class Translator:
     """Translates lines with one model, in their order.
 
-    tags_of: returns the tags to put before a line; None: `subwords.src` has those of all lines. languages: codes of
-    source and target; a line of numbers is copied if both write digits alike. fixed: beam search of the same model for
-    batches without constraints. is_free: True lets the model write any placeholder, and bytes that are not UTF-8.
+    tags_of: returns the tags to put before a line, by its trg_lang and tags; None: `subwords.src` has them. languages:
+    codes of source and target; a line of numbers is copied if both write digits alike. fixed: beam search of the same
+    model for batches without constraints. is_free: True lets the model write invalid UTF-8, and without constraints any
+    placeholder.
     """
 
     def __init__(
@@ -124,7 +119,7 @@ class Translator:
         subwords: Subwords,
         config: DecodeConfig,
         limits: Limits | None = None,
-        tags_of: TagsOf | None = None,
+        tags_of: Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]] | None = None,
         languages: tuple[str, str] = ("", ""),
         fixed: FixedSearch | None = None,
         *,
@@ -141,7 +136,7 @@ class Translator:
         self._by_utility = config.mbr != "none"
         n_text = subwords.trg.n_text
         characters = None if is_free else characters_of(subwords.trg.raw(range(n_text)))
-        self._placeholders = {} if is_free else {name: i for i, name in subwords.trg.placeholder_of.items()}
+        self._has_placeholders = bool(subwords.trg.placeholders) and not is_free
         n_best = config.beam if self._by_utility or config.qe else config.n_best  # reranking needs the whole beam
         options: dict[str, Any] = {"length_penalty": config.length_penalty, "alpha": config.alpha, "beam": config.beam}
         self._settings = BeamSettings(**options, n_real=n_text, n_best=n_best, characters=characters)
@@ -162,11 +157,9 @@ class Translator:
         tags of a request are used. align: also compute alignments."""
         requests = list(map(self._request, sources))
         kept = [n for n, request in enumerate(requests) if not (is_blank(request.source) and is_blank(translations[n]))]
-        clipped = [replace(requests[n], source=requests[n].source.replace("\n", " ")) for n in kept]
         kinds = self.subwords.src.protects
         targets = [protected_like(translations[n], dict(requests[n].items), kinds) for n in kept]
-        src = list(map(self._encode, clipped))
-        trg = self.subwords.trg.encode(targets)
+        src, trg = [self._encode(requests[n]) for n in kept], self.subwords.trg.encode(targets)
         src_ids, trg_ids = ([ids[:MAX_SRC_LEN] for ids in side] for side in (src, trg))
         scored = [Scored([], [], [])] * len(requests)
         for row, (n, forced) in enumerate(zip(kept, self._forced(src_ids, trg_ids, align), strict=True)):
@@ -183,21 +176,18 @@ class Translator:
         return [join_scored(list(islice(results, len(line_parts)))) for line_parts in parts_of_lines]
 
     def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Scored]:
-        alignments: dict[int, list[int | None]] = {}
+        alignments: list[list[int | None]] = [[] for _ in src_ids]
 
         def store_alignment(pair: int, weights: Tensor) -> None:
             alignments[pair] = subword_alignment(weights, self.config.align_layer, self.config.align_head)
 
         on_attention = store_alignment if align and self.model.attends else None
         with evaluating(self.model):
-            rows = score_tokens(
+            log_probs = score_tokens(
                 self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, on_attention=on_attention
             )
-        results = zip(rows, src_ids, trg_ids, strict=True)
-        return [
-            Scored(log_probs, src, trg, alignment=alignments.get(pair, []))
-            for pair, (log_probs, src, trg) in enumerate(results)
-        ]
+        rows = zip(log_probs, src_ids, trg_ids, alignments, strict=True)
+        return [Scored(values, src, trg, alignment=alignment) for values, src, trg, alignment in rows]
 
     def attention(self, translation: Translation) -> Attns:
         """Return the attention weights of the best translation of a line that is neither blank nor in pieces:
@@ -212,16 +202,15 @@ class Translator:
         """Translate lines. Equal ones are encoded and searched for once; blank ones never reach the model."""
         requests, ids_of = list(map(self._request, lines)), cache(self._encode)
         count = Counter(requests)
-        translations = {request: copied for request in count if (copied := self._copied(request))}
-        on_done(sum(count[request] for request in translations))
-        searched = [request for request in count if request not in translations]
-        splits = {request: cut for request in searched if (cut := self._split(request, ids_of))}
-        whole = [request for request in searched if request not in splits]
+        splits = {line: cut for line in count if not self._copied(line) and (cut := self._split(line, ids_of))}
+        whole = [request for request in count if request not in splits]
         pieces = [piece for _, line_pieces in splits.values() for piece in line_pieces]
-        translations |= {piece: copied for piece in pieces if (copied := self._copied(piece))}
-        distinct = [request for request in dict.fromkeys(whole + pieces) if request not in translations]
-        for rows, hypotheses in self.batches(list(map(ids_of, distinct)), distinct):
-            batch = [distinct[row] for row in rows]
+        copies = {request: copy for request in whole + pieces if (copy := self._copied(request))}
+        searched = [request for request in dict.fromkeys(whole + pieces) if request not in copies]
+        translations = dict(copies)
+        on_done(sum(count[request] for request in copies))
+        for rows, hypotheses in self.batches(list(map(ids_of, searched)), searched):
+            batch = [searched[row] for row in rows]
             qualities = self._qualities(batch, hypotheses)
             for request, candidates, qe in zip(batch, hypotheses, qualities, strict=True):
                 translations[request] = self._translation_of(request, ids_of(request), candidates, qe)
@@ -301,16 +290,19 @@ class Translator:
         return Translation(texts[0], texts, hypotheses, src_ids, utilities, qualities, unmet, items, missing, doubled)
 
     def _joined_translation(self, request: Request, split_line: Split, parts: list[Translation]) -> Translation:
-        """Join the translations of the pieces of a line: its k-th is made of the k-th of each piece."""
+        """Join the translations of the pieces of a line: its k-th is made of the k-th of each piece. Log-probabilities
+        are added up, and the length penalty is that of the joined length."""
         searched = [part for part in parts if part.hypotheses]
-        hypotheses = long_lines.join_hypotheses([part.hypotheses for part in searched], self._settings)
-        texts_of_parts = [part.texts for part in parts]
-        ranks = range(len(hypotheses) or 1)
-        texts = ["".join(long_lines.joined(split_line, ranked(texts_of_parts, rank))) for rank in ranks]
+        hypotheses = list[Hypothesis]()
+        for row in by_rank([part.hypotheses for part in searched]):
+            ids, score = long_lines.join_ids([piece.ids for piece in row]), math.fsum(piece.score for piece in row)
+            divisor = float(self._settings.divisor(torch.tensor(len(ids) + 1)))
+            hypotheses.append(Hypothesis(ids, score, score / divisor, all(piece.finished for piece in row)))
+        texts = ["".join(long_lines.joined(split_line, row)) for row in by_rank([part.texts for part in parts]) or [[]]]
         if "\n" not in request.source:  # else it has several lines
             texts = [text.translate(_LINE_ENDS) for text in texts]
         utilities, qualities = (
-            [math.fsum(ranked(values, rank)) / len(values) for rank in range(len(hypotheses))] if all(values) else []
+            [math.fsum(row) / len(row) for row in by_rank(values)]
             for values in ([part.utilities for part in searched], [part.qualities for part in searched])
         )
         src_ids = long_lines.join_ids([part.src_ids for part in searched])
@@ -345,8 +337,8 @@ class Translator:
         return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
 
     def _encode(self, request: Request) -> list[int]:
-        """Ids of the source of a request with its tags, without EOS."""
-        return self.codec_of(request).encode([request.source])[0]
+        """Ids of the source of a request with its tags, without EOS. Line feeds are read as spaces."""
+        return self.codec_of(request).encode([request.source.replace("\n", " ")])[0]
 
     def batches(
         self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
@@ -359,27 +351,26 @@ class Translator:
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
         for batch in length_batches(cost, self.config.max_tokens):
-            yield batch, self._search([(ids[n], requests[n]) for n in batch])
+            yield batch, self._search([ids[n] for n in batch], [requests[n] for n in batch])
 
-    def _search(self, rows: Sequence[Encoded]) -> list[list[Hypothesis]]:
+    def _search(self, ids: Sequence[list[int]], requests: Sequence[Request]) -> list[list[Hypothesis]]:
         """Search for the hypotheses of a batch; if the memory of the device is too small, half by half. Raises
         OutOfMemory if one sentence is too much, and RecipeError if phrases are required of samples."""
         with suppress_out_of_memory(), evaluating(self.model):
-            return self._search_whole(rows)
-        if len(rows) == 1:
+            return self._search_whole(ids, requests)
+        if len(ids) == 1:
             instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
             raise OutOfMemory(
-                f"the memory of {self.model.device} is too small for one sentence of {len(rows[0][0])} subwords with "
+                f"the memory of {self.model.device} is too small for one sentence of {len(ids[0])} subwords with "
                 f"{self.config.n_candidate} hypotheses. Make decode.beam or decode.samples smaller{instead}."
             )
-        half = len(rows) // 2
-        return self._search(rows[:half]) + self._search(rows[half:])
+        half = len(ids) // 2
+        return self._search(ids[:half], requests[:half]) + self._search(ids[half:], requests[half:])
 
-    def _search_whole(self, rows: Sequence[Encoded]) -> list[list[Hypothesis]]:
-        config, settings, subwords, device = self.config, self._settings, self.subwords, self.model.device
-        ids = [ids for ids, _ in rows]
-        requests = [request.in_placeholders(subwords.src.protects) for _, request in rows]
-        src_seq = pad(Ragged.of(ids), after=(EOS,)).to(device)
+    def _search_whole(self, ids: Sequence[list[int]], requests: Sequence[Request]) -> list[list[Hypothesis]]:
+        config, settings, subwords, model = self.config, self._settings, self.subwords, self.model
+        requests = [request.in_placeholders(subwords.src.protects) for request in requests]
+        src_seq = pad(Ragged.of(ids), after=(EOS,)).to(model.device)
         n_src = torch.tensor([len(row) for row in ids])
         min_len = (config.min_len_a * n_src).long() + config.min_len_b
         max_len = (config.max_len_a * n_src).long() + config.max_len_b
@@ -389,18 +380,17 @@ class Translator:
                 constraints = [request.prefix, *phrases] if request.prefix else phrases
                 max_len[n] += sum(map(len, subwords.trg.encode(constraints)))
         rules = None
-        if self._placeholders or config.no_repeat or int(min_len.max()) or any(request.asks for request in requests):
-            options: dict[str, Any] = {"placeholders": self._placeholders, "n_hypothesis": config.samples or 1}
-            pieces, min_len = pieces_of(subwords.trg), min_len.to(device)
-            rules = Rules(pieces, requests, min_len=min_len, no_repeat=config.no_repeat, **options)
+        asks = any(request.asks for request in requests)
+        if self._has_placeholders or config.no_repeat or int(min_len.max()) or asks:
+            pieces, n_first = pieces_of(subwords.trg), config.samples or 1
+            min_len = min_len.to(model.device)
+            rules = Rules(pieces, requests, min_len=min_len, no_repeat=config.no_repeat, n_hypothesis=n_first)
         if config.samples:
             if any(request.requires for request in requests):
                 raise RecipeError("required phrases need beam search: set decode.samples to 0.")
-            options = {"n": config.samples, "seeds": [[config.seed, *fingerprint(row)] for row in ids]}
-            options["narrow"] = partial(
-                narrowed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, epsilon=config.epsilon
-            )
-            return sample(self.model, src_seq, settings, max_len, rules=rules, **options)
+            narrow = partial(narrowed, **config.model_dump(include={"temperature", "top_k", "top_p", "epsilon"}))
+            seeds = [[config.seed, *fingerprint(row)] for row in ids]
+            return sample(model, src_seq, settings, max_len, n=config.samples, seeds=seeds, narrow=narrow, rules=rules)
         if self.fixed and rules is None:
             return self.fixed(src_seq, settings, max_len)
-        return search(self.model, src_seq, settings, max_len, rules=rules)
+        return search(model, src_seq, settings, max_len, rules=rules)

@@ -5,7 +5,7 @@ The script of the page gets the texts as JSON, escaped so that no text can end t
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -159,13 +159,12 @@ def axis_of(ids: Sequence[int], codec: Codec) -> Axis:
     """
     raw, pieces = codec.raw(ids), codec.pieces(ids)
     # The last character before a piece may span several pieces; it has at most four bytes.
-    begins = (_begins_word(raw[max(0, number - 4) : number], raw[number]) for number in range(1, len(raw)))
-    words = list(accumulate(begins, initial=0))
-    texts = []
-    for _, group in groupby(range(len(words)), key=words.__getitem__):
-        numbers = list(group)
-        text = b"".join(raw[number] for number in numbers).decode("utf-8", errors="replace").strip()
-        shown = "".join(pieces[number] for number in numbers)
+    starts = [i for i in range(len(raw)) if not i or _begins_word(raw[max(0, i - 4) : i], raw[i])]
+    words, texts = list[int](), list[str]()
+    for word, (start, end) in enumerate(pairwise([*starts, len(raw)])):
+        words += [word] * (end - start)
+        text = b"".join(raw[start:end]).decode("utf-8", errors="replace").strip()
+        shown = "".join(pieces[start:end])
         texts.append(text if text and text.isprintable() else shown.lstrip("▁") or shown)
     return Axis(pieces, words, texts)
 
@@ -174,13 +173,10 @@ def _begins_word(before: Sequence[bytes], piece: bytes) -> bool:
     """Return whether a piece begins a word. before: at least one piece."""
     if not before[-1] or not piece:
         return True
-    if piece[0] & 0xC0 == 0x80:
-        return False  # a continuation byte of a character
-    last = b"".join(before)[-4:].decode("utf-8", errors="ignore")[-1:]
-    first = piece.decode("utf-8", errors="replace")[0]
-    if not before[-1].strip() or not last:
-        return False  # white space belongs to the word after it
-    return last.isspace() or first.isspace() or writes_no_space(last) or writes_no_space(first)
+    if piece[0] & 0xC0 == 0x80 or not before[-1].strip():
+        return False  # the piece begins inside a character, or after white space, which belongs to the next word
+    last, first = (raw.decode("utf-8", errors="replace") for raw in (b"".join(before)[-4:], piece))
+    return any(letter.isspace() or writes_no_space(letter) for letter in (last[-1], first[0]))
 
 
 # A weight is two letters of base 64, so a multiple of 1/4095: three exact digits. A sentence takes layers x heads x

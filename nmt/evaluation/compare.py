@@ -10,6 +10,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from nmt.evaluation.metrics import METRICS, N_BOOTSTRAP, PValues, Score, Texts, score, sentence_chrf, words_of
 from nmt.files import script_page
 
@@ -88,20 +90,16 @@ def _group_names(starts: Sequence[int]) -> list[str]:
 
 def by_length(systems: Sequence[System]) -> list[Group]:
     """Return the corpus chrF2 of the sentences of each length, in words of the first reference."""
-    rows: list[list[int]] = [[] for _ in LENGTHS]
     texts = systems[0].texts
-    for number, words in enumerate(words_of(texts.references[0], texts.trg_lang)):
-        rows[bisect_right(LENGTHS, len(words)) - 1].append(number)
-
-    def value(system: System, numbers: list[int]) -> float:
-        columns = (system.texts.hypotheses, *system.texts.references)
-        hypotheses, *references = ([lines[number] for number in numbers] for lines in columns)
-        return score(Texts(hypotheses, references), ["chrf"])["chrf"].value
-
-    groups = zip(_group_names(LENGTHS), rows, strict=True)
-    return [
-        Group(name, len(numbers), [value(system, numbers) for system in systems]) for name, numbers in groups if numbers
-    ]
+    n_word = [len(words) for words in words_of(texts.references[0], texts.trg_lang)]
+    number = np.digitize(n_word, LENGTHS)  # of the group of each sentence, from 1
+    statistics = [score(system.texts, ["chrf"])["chrf"].statistics for system in systems]
+    groups = []
+    for i, name in enumerate(_group_names(LENGTHS), start=1):
+        if n := int((number == i).sum()):
+            values = [s.scores(s.counts[number == i].sum(0, keepdims=True)).item() for s in statistics if s]
+            groups.append(Group(name, n, values))
+    return groups
 
 
 def by_frequency(systems: Sequence[System]) -> list[Group]:

@@ -33,8 +33,10 @@ from nmt.recipe.places import Origin
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
 
-N_BOOTSTRAP, N_TRIAL = 1000, 10_000  # resamples, and trials of approximate randomisation, as in sacreBLEU
-_NFC_SUFFIX = "|form:NFC"  # of the signature, if some texts were not in that form
+# Of sacreBLEU: bootstrap resamples, trials of approximate randomisation, and the seed of both.
+N_BOOTSTRAP, N_TRIAL, _SEED = 1000, 10_000, 12345
+# Trials drawn at once. numpy draws booleans in groups of 32, so a multiple of 32 gives the draws of sacreBLEU.
+_BLOCK_SIZE = 32
 _composed, _is_composed = partial(unicodedata.normalize, "NFC"), partial(unicodedata.is_normalized, "NFC")
 
 # Tokenisers of sacreBLEU that need Python packages: name, packages.
@@ -115,21 +117,14 @@ class Texts(NamedTuple):
     comet: "Comet | None" = None
 
 
-def score(
-    texts: Texts, metrics: Sequence[str] = (), *, intervals: bool = False, n_bootstrap: int = N_BOOTSTRAP
-) -> dict[str, Score]:
-    """Score translations by the METRICS of these names, or by the default ones.
-
-    intervals: add 95 % intervals from n_bootstrap resamples. Raises DataError unless each reference has a line for each
-    hypothesis.
-    """
+def score(texts: Texts, metrics: Sequence[str] = (), *, intervals: bool = False) -> dict[str, Score]:
+    """Score translations by the METRICS of these names, or by the default ones. intervals: add 95 % intervals. Raises
+    DataError unless each reference has a line for each hypothesis."""
     _check_counts(texts)
-    scores = {
-        name: METRICS[name].measure(texts, n_bootstrap * intervals)
-        for name in metrics or (name for name, metric in METRICS.items() if metric.is_default)
-    }
+    names = metrics or [name for name, metric in METRICS.items() if metric.is_default]
+    scores = {name: METRICS[name].measure(texts, N_BOOTSTRAP * intervals) for name in names}
     if not all(map(_is_composed, itertools.chain(texts.hypotheses, *texts.references))):
-        scores = {name: value._replace(signature=value.signature + _NFC_SUFFIX) for name, value in scores.items()}
+        scores = {name: value._replace(signature=f"{value.signature}|form:NFC") for name, value in scores.items()}
     return scores
 
 
@@ -166,14 +161,13 @@ def reference_notes(references: Sequence[Sequence[str]], trg_lang: str) -> Itera
     tokenised, with punctuation set apart."""
     counts_words = bleu_tokens(trg_lang)[0] == "13a"
     for lines in references:
-        if counts_words:
-            text, n_word = "".join(lines), sum(len(line.split()) for line in lines)
-            n_letter, n_unspaced = sum(map(str.isalpha, text)), sum(map(len, letters_of(UNSPACED)[0].findall(text)))
-            if 2 * n_unspaced > n_letter and n_unspaced > _LONG_WORD * n_word:
-                yield (
-                    f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU "
-                    f"counts words: use chrF, or set --lang or data.trg_lang (here {trg_lang or 'none'})."
-                )
+        n_word = sum(len(line.split()) for line in lines)
+        n_letter = sum(map(len, letters_of(UNSPACED)[0].findall("".join(lines))))
+        if counts_words and n_letter > _LONG_WORD * n_word:
+            yield (
+                f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU counts "
+                f"words: use chrF, or set --lang or data.trg_lang (here {trg_lang or 'none'})."
+            )
         n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in lines) for end in (" .", "."))
         if n_apart > n_ended // 2:
             yield (
@@ -219,21 +213,20 @@ def _sentences_by_sacrebleu(name: str, texts: Texts) -> list[float]:
     return [metric.sentence_score(hypothesis, references).score for hypothesis, *references in lines]
 
 
-# Resamples drawn in one block, which bounds the memory to some hundred bytes a sentence. numpy draws booleans in groups
-# of 32, so with a multiple of 32 the draws equal those of sacreBLEU, which makes one call.
-_BLOCK_SIZE = 32
-_SEED = 12345  # as in sacreBLEU
+def _resampled(
+    counts: NDArray[Any], scores: ScoresOf, n_bootstrap: int, scale: tuple[float, float]
+) -> tuple[Statistics, float | None, float | None]:
+    """Return the statistics of sentences with the scores of bootstrap resamples, (n_bootstrap,), and their 95 %
+    interval, cut to a scale; None and None without resamples."""
+    from sacrebleu.significance import estimate_ci
 
-
-def _resampled(counts: NDArray[Any], scores: ScoresOf, n_bootstrap: int) -> Statistics:
-    """Return the statistics of sentences with the scores of bootstrap resamples, (n_bootstrap,)."""
-    rng, n_line, sums = np.random.default_rng(_SEED), len(counts), list[NDArray[np.float64]]()
-    for first in range(0, n_bootstrap, _BLOCK_SIZE):
-        samples = rng.choice(n_line, size=(min(_BLOCK_SIZE, n_bootstrap - first), n_line), replace=True)
-        times = np.stack([np.bincount(sample, minlength=n_line) for sample in samples]).astype(np.float64)
-        sums.append(times @ counts)
-    resampled = scores(np.concatenate(sums).astype(np.float32)) if sums else np.empty(0)  # float32 as in sacreBLEU
-    return Statistics(counts, scores, resampled)
+    if not n_bootstrap:
+        return Statistics(counts, scores, np.empty(0)), None, None
+    rng, n_line, counts = np.random.default_rng(_SEED), len(counts), counts.astype(np.float64)
+    sums = [np.bincount(rng.choice(n_line, n_line), minlength=n_line) @ counts for _ in range(n_bootstrap)]
+    resampled = scores(np.array(sums, dtype=np.float32))  # float32 as in sacreBLEU
+    mean, half = estimate_ci(resampled)
+    return Statistics(counts, scores, resampled), max(scale[0], float(mean - half)), min(scale[1], float(mean + half))
 
 
 def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
@@ -244,24 +237,13 @@ def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
     def scores(sums: NDArray[Any]) -> NDArray[np.float64]:
         return np.array([metric._compute_score_from_stats(row).score for row in sums], dtype=np.float64)
 
-    statistics = _resampled(counts, scores, n_bootstrap)
     result: Any = metric._aggregate_and_compute(counts.tolist())
     highest = math.inf if result.name == "TER" else 100.0  # a text may need more edits than it has words
-    low, high = _interval(statistics.resampled, (0.0, highest))
+    statistics, low, high = _resampled(counts, scores, n_bootstrap, (0.0, highest))
     if n_bootstrap:  # the signature names them
         vars(metric).update(n_bootstrap=n_bootstrap, seed=_SEED)
     details = getattr(result, "_verbose", "")
     return Score(result.name, result.score, metric.get_signature().format(), low, high, details, statistics)
-
-
-def _interval(resampled: NDArray[np.float64], scale: tuple[float, float]) -> tuple[float | None, float | None]:
-    """Return the 95 % interval by bootstrap resampling, cut to a scale; (None, None) with fewer than two resamples."""
-    from sacrebleu.significance import estimate_ci
-
-    if len(resampled) < 2:
-        return None, None
-    mean, half = estimate_ci(resampled)
-    return max(scale[0], float(mean - half)), min(scale[1], float(mean + half))
 
 
 # COMET (Rei et al. 2020): a trained model scores each sentence, with references or without (quality estimation). Scores
@@ -362,8 +344,8 @@ def _comet_scores(texts: Texts) -> NDArray[np.float64]:
 def _by_comet(texts: Texts, n_bootstrap: int) -> Score:
     assert texts.comet
     scores, n_reference = _comet_scores(texts), len(texts.references) * texts.comet.uses_references
-    statistics = _resampled(scores, lambda sums: sums[:, 0] / len(scores), n_bootstrap)
-    low, high = _interval(statistics.resampled, (-math.inf, math.inf))
+    scale = (-math.inf, math.inf)
+    statistics, low, high = _resampled(scores, lambda sums: sums[:, 0] / len(scores), n_bootstrap, scale)
     signature = f"nrefs:{n_reference}|model:{texts.comet.name}|version:{metadata.version('unbabel-comet')}"
     signature += "" if low is None else f"|bs:{n_bootstrap}|seed:{_SEED}"
     return Score("COMET", float(scores.mean()), signature, low, high, "", statistics)

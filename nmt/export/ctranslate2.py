@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from nmt.data.letters import name_of
 from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.errors import MachineError
-from nmt.export.parity import N_POSITION, position_table
+from nmt.export.parity import position_table
 from nmt.extras import require
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.model_options import ModelConfig
@@ -20,25 +21,20 @@ from nmt.recipe.options import Recipe
 _ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
 
-def library() -> Any:
-    """Import CTranslate2. Raises MachineError, with the command to install it."""
-    require("ctranslate2", "CTranslate2")
-    import ctranslate2
-
-    return ctranslate2
-
-
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path, quantization: str | None) -> None:
-    """Write a CTranslate2 model that `refuse_unsupported` allows. quantization: like int8; None for fp32."""
-    ct2, config = library(), recipe.model
-    d_head = config.d_model // config.n_head
+    """Write a CTranslate2 model that `refuse_unsupported` allows. quantization: like int8; None for fp32. Raises
+    Unavailable if CTranslate2 is not installed."""
+    require("ctranslate2", "CTranslate2")
+    import ctranslate2 as ct2
+
+    config = recipe.model
     common: dict[str, Any] = {
         "activation": getattr(ct2.specs.Activation, _ACTIVATION[config.ffn]),
         "pre_norm": config.norm == "pre",
         "layernorm_embedding": config.norm == "post",
         "ffn_glu": config.ffn == "swiglu",
         "rms_norm": config.norm_kind == "rms",
-        "head_dim": config.d_k if config.d_k not in (None, d_head) else None,
+        "head_dim": config.d_k,  # None: d_model / n_head
     }
     if config.position == "rotary":
         common |= {"rotary_dim": 0, "rotary_interleave": True}
@@ -70,7 +66,7 @@ def entries(codec: Codec) -> list[str]:
     """
     unused = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
     reserved = {*SPECIAL_TEXT, *codec.tags, *unused}
-    subwords = [f"{piece} " if piece in reserved else piece for piece in codec.names()]
+    subwords = [f"{piece} " if piece in reserved else piece for piece in map(name_of, codec.vocab)]
     return [*SPECIAL_TEXT, *subwords, *codec.tags, *unused]
 
 
@@ -78,17 +74,19 @@ def translate_and_score(
     folder: Path, subwords: Subwords, lines: Sequence[str], trg_ids: Sequence[list[int]], most: int
 ) -> tuple[list[str], list[list[float]]]:
     """`parity.Exported`, by an exported folder. Raises MachineError for errors of CTranslate2."""
+    import ctranslate2
+
     src, trg = entries(subwords.src), entries(subwords.trg)
     sources = [[src[i] for i in row] for row in subwords.src.encode(lines)]
     targets = [[trg[i] for i in row] for row in trg_ids]
     batches = {"max_batch_size": 4096, "batch_type": "tokens"}
     try:
-        translator = library().Translator(str(folder), compute_type="default", intra_threads=torch.get_num_threads())
+        translator = ctranslate2.Translator(str(folder), compute_type="default", intra_threads=torch.get_num_threads())
         results = translator.translate_batch(
             sources,
             beam_size=1,
             min_decoding_length=0,  # a translation may be empty
-            max_decoding_length=min(most, N_POSITION - 2),
+            max_decoding_length=most,
             suppress_sequences=[[trg[i]] for i in (PAD, BOS, *range(subwords.trg.n_text, len(trg)))],
             return_end_token=True,
             **batches,

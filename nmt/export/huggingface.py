@@ -6,7 +6,6 @@ sqrt(10) times as large: modules that write to the stream are scaled up, modules
 of embeddings and logits go into the embeddings, and the last norm cancels them, so that a shared matrix stays shared.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,15 +17,13 @@ from torch import Tensor, nn
 
 from nmt.data.arrays import Ragged
 from nmt.data.batches import pad
-from nmt.data.letters import in_words
-from nmt.data.lines import write_lines
+from nmt.data.letters import in_words, name_of
 from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
 from nmt.export.parity import N_POSITION, position_table
 from nmt.extras import require
-from nmt.files import parse_json
 from nmt.models.transformer.Models import Transformer
 from nmt.recipe.options import Recipe
 
@@ -34,7 +31,7 @@ from nmt.recipe.options import Recipe
 def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     """Return a fast tokenizer, which appends EOS to every text and never splits off a control symbol."""
     # No merge makes a control symbol, so no text does. One named like a piece gets a space; no piece ends with one.
-    pieces = codec.names()
+    pieces = list(map(name_of, codec.vocab))
     pad, bos, eos = names = [f"{name} " if name in pieces else name for name in SPECIAL_TEXT]
     vocab = {name: i for i, name in enumerate([*names, *pieces, *codec.tags])}
     assert vocab[eos] == EOS and len(vocab) == codec.size
@@ -48,9 +45,7 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
         steps = [*unified, *forms[codec.normalize], *(single if codec.normalize == "nfkc" else [])]
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = in_words()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, EOS)]
-    )
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {eos}", special_tokens=[(eos, EOS)])
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     # The user writes tags before a text, with or without a space after each.
@@ -61,7 +56,6 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
         bos_token=bos,
         eos_token=eos,
         model_max_length=MAX_SRC_LEN + 1,
-        padding_side="right",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
@@ -101,8 +95,8 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path)
     for path in folder.glob("*.safetensors"):  # written with permissions for the owner only
         shutil.copymode(folder / "config.json", path)
     path = folder / "tokenizer_config.json"
-    config = parse_json(path.read_bytes()) | {"tokenizer_class": "PreTrainedTokenizerFast"}  # for versions 4 and 5
-    write_lines(path, json.dumps(config, indent=2, ensure_ascii=False).split("\n"))
+    config = path.read_text(encoding="utf-8")
+    path.write_text(config.replace("TokenizersBackend", "PreTrainedTokenizerFast"), encoding="utf-8")  # for version 4
 
 
 def _tied(recipe: Recipe) -> bool:
@@ -209,16 +203,17 @@ def _scaled(name: str, module: nn.Module, weight: float, bias: float) -> Weights
 
 
 def translate_and_score(
-    folder: Path, tags: Sequence[str], lines: Sequence[str], trg_ids: Sequence[list[int]], most: int
+    folder: Path, subwords: Subwords, lines: Sequence[str], trg_ids: Sequence[list[int]], most: int
 ) -> tuple[list[str], list[list[float]]]:
-    """`parity.Exported`, by an exported folder, which the Auto classes load. tags: to put before each line."""
+    """`parity.Exported`, by an exported folder, which the Auto classes load."""
     transformers = library()
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
     texts, scores = list[str](), list[list[float]]()
+    tags = "".join(subwords.src.pieces(subwords.src.prefix))
     for first in range(0, len(lines), _BATCH_SIZE):
         batch = slice(first, first + _BATCH_SIZE)
-        tagged, trg = [f"{''.join(tags)}{line}" for line in lines[batch]], Ragged.of(trg_ids[batch])
+        tagged, trg = [f"{tags}{line}" for line in lines[batch]], Ragged.of(trg_ids[batch])
         inputs = dict(tokenizer(tagged, padding=True, return_tensors="pt"))
         with torch.inference_mode():
             ids = model.generate(**inputs, num_beams=1, no_repeat_ngram_size=0, max_length=most + 2)

@@ -1,6 +1,6 @@
 """Comparison of an exported model with the original: both translate the same lines and score the same translations.
 
-For each engine, `translate_and_score` in its own file is an `Exported`, once its first arguments are bound.
+For each engine, `translate_and_score` in its own file is an `Exported`, once its first argument is bound.
 """
 
 import math
@@ -27,9 +27,9 @@ from nmt.run import Run
 
 MOST_TOKENS = 200  # of a greedy translation, without EOS
 
-# An exported model, on the CPU: lines, given translations of them as ids, and a number of tokens -> translations of the
-# lines by greedy search, with at most so many tokens; and the log-probability of each given token, EOS included.
-Exported = Callable[[Sequence[str], Sequence[list[int]], int], tuple[list[str], list[list[float]]]]
+# An exported model, on the CPU: subwords, lines, translations of them as ids, and a number of tokens -> translations by
+# greedy search, with at most so many tokens; and the log-probability of each token of those given, EOS included.
+Exported = Callable[[Subwords, Sequence[str], Sequence[list[int]], int], tuple[list[str], list[list[float]]]]
 
 
 # Largest allowed difference of a token's log-probability: for any token, and on average. If the first is infinite, the
@@ -93,7 +93,7 @@ def compare(
         raise DataError(f"all lines to compare have more than {MAX_SRC_LEN:,} subwords: name others with --lines.")
     src_ids = subwords.src.encode(lines)
     trg_ids = _greedy(model, subwords, src_ids, most)
-    translations, log_probs = exported(lines, trg_ids, most)
+    translations, log_probs = exported(subwords, lines, trg_ids, most)
     texts = list(zip(lines, map(subwords.trg.decode, trg_ids), translations, strict=True))
     different, (worst, mean) = [row for row in texts if row[1] != row[2]], tolerance
     if different and math.isfinite(worst):

@@ -94,8 +94,8 @@ class DecoderState:
         for name, cache in self.kv_cache.items():
             assert self.ancestry is not None
             gaps.close(cache[:, :, : self.ancestry.size(1)])  # without unused slots
-            self.kv_cache[name] = cache[: gaps.n]
-        self.n_sentence = gaps.n
+            self.kv_cache[name] = cache[: len(gaps.stay)]
+        self.n_sentence = len(gaps.stay)
 
 
 # Sentences that an encoder reads at once before a search: on a CPU, and on a GPU, which needs large kernels.
@@ -106,21 +106,19 @@ def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, 
     """Return read(src_seq), (B, S) -> B-row tensors by name, read in parts that are as long as their longest sentence.
 
     A search takes many sentences at once, in which an encoder would read more padding than words. They come ordered
-    by length. The source length S is the last dimension of a bool tensor and the one before in other tensors.
+    by length. The source length S is the last dimension but one of each tensor.
     """
-    n_read = _N_READ if src_seq.is_cpu else _N_READ_GPU
+    n_read, n_src = _N_READ if src_seq.is_cpu else _N_READ_GPU, src_seq.size(1)
     if len(src_seq) <= n_read:
         return read(src_seq)
     n_word = (src_seq != pad_idx).sum(1).tolist()
     slices = [slice(start, start + n_read) for start in range(0, len(src_seq), n_read)]
     parts = [read(src_seq[rows, : max(1, *n_word[rows])]) for rows in slices]
 
-    def padded(part: Tensor) -> Tensor:
-        if part.dtype == torch.bool:
-            return nn.functional.pad(part, (0, src_seq.size(1) - part.size(-1)))
-        return nn.functional.pad(part, (0, 0, 0, src_seq.size(1) - part.size(-2)))
+    def joined(tensors: list[Tensor]) -> Tensor:
+        return torch.cat([nn.functional.pad(tensor, (0, 0, 0, n_src - tensor.size(-2))) for tensor in tensors])
 
-    return {name: torch.cat([padded(part[name]) for part in parts]) for name in parts[0]}
+    return {name: joined([part[name] for part in parts]) for name in parts[0]}
 
 
 class Attns(NamedTuple):

@@ -187,7 +187,7 @@ def _layers(model: nn.Module) -> list[EncoderLayer | DecoderLayer]:
 
 
 def _conversions(model: Transformer, *, attention: bool) -> Iterator[tuple[nn.Module, str, Callable[..., Any], Affine]]:
-    """Yield the modules to convert: their parent, their name in it, the class for 8 bits, and the norm of their input.
+    """Yield the modules to convert: their parent, their name in it, the class for 8 bits, and `Affine` of their input.
 
     attention: also its projections, except those of values, and of the source's keys, computed once per sentence.
     """

@@ -60,39 +60,33 @@ def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
 
 
 class Gaps(NamedTuple):
-    """Compaction of a batch to n entries: those at source, (M,), move into the gaps at target, (M,).
+    """Compaction of a batch: the entries at source, (M,), move into the gaps at target, (M,), that finished ones leave.
 
-    With the order of `closing` no more entries are copied than leave.
+    stay: (n,) entries that stay, in their new order, on the host.
     """
 
     source: Tensor
     target: Tensor
-    n: int
+    stay: Tensor
 
     @classmethod
-    def of(cls, stay: Tensor, device: torch.device) -> "Gaps":
-        """Gaps of a batch on a device. stay: (n,) entries that stay, in their new order, on any device."""
-        stay = stay.cpu()
-        target = (stay != torch.arange(len(stay))).nonzero().squeeze(1)
-        source, target = send(torch.stack([stay[target], target]), device)
-        return cls(source, target, len(stay))
+    def of(cls, done: Tensor, device: torch.device, n: int | None = None) -> "Gaps":
+        """Gaps of a batch on a device. done: (B,) bool, True for finished entries, on any device. n: number of entries
+        to keep, at least the unfinished ones; finished ones fill the rest. None: the unfinished ones."""
+        done = done.cpu()
+        n = int((~done).sum()) if n is None else n
+        source = (~done[n:]).nonzero().squeeze(1) + n
+        target = done[:n].nonzero().squeeze(1)[: len(source)]
+        stay = torch.arange(n).index_copy_(0, target, source)
+        source, target = send(torch.stack([source, target]), device)
+        return cls(source, target, stay)
 
     def close(self, value: Tensor) -> Tensor:
         """Compact a tensor of all entries in place, and return a view of those that stay."""
         if len(self.target):
             value.index_copy_(0, self.target, value.index_select(0, self.source))
-        return value[: self.n]
+        return value[: len(self.stay)]
 
     def close_all(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`close` tensors by name. No two of them may share memory."""
         return {name: self.close(value) for name, value in values.items()}
-
-
-def closing(done: Tensor, n: int | None = None) -> Tensor:
-    """Entries of a batch that stay, ordered so that few move: (B,) bool, True for finished ones -> (n,). n: number of
-    entries to keep, at least the unfinished ones; finished ones fill the rest. None: the unfinished ones."""
-    n = int((~done).sum()) if n is None else n
-    stay = torch.arange(n, device=done.device)
-    source = (~done[n:]).nonzero().squeeze(1) + n
-    target = done[:n].nonzero().squeeze(1)[: len(source)]
-    return stay.index_copy_(0, target, source)

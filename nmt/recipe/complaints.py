@@ -2,18 +2,19 @@
 
 import difflib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from nmt.recipe.fields import all_fields, sections
+from nmt.recipe.fields import all_fields, option_named, sections
 
 # Short flags, without a section, by command: flag, option, and the placeholder of its value.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "nmt-preprocess": (
         ("--vocab-size", "subwords.vocab_size", "N"), ("--updates", "train.updates", "N"),
         ("--epochs", "train.epochs", "N"), ("--time-budget", "train.time_budget", "TIME"),
+        ("--out", "data.out", "DIR"), ("--valid-size", "data.valid_size", "N"),
+        ("--vocab-from", "subwords.vocab_from", "RUN"),
     ),
     "nmt-train": (
         ("--out", "train.out", "DIR"), ("--updates", "train.updates", "N"), ("--epochs", "train.epochs", "N"),
@@ -25,7 +26,7 @@ SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "nmt-translate": (
         ("--beam", "decode.beam", "N"), ("--n-best", "decode.n_best", "N"), ("--alpha", "decode.alpha", "A"),
         ("--batch-tokens", "decode.max_tokens", "N"), ("--precision", "decode.precision", "KIND"),
-        ("--seed", "decode.seed", "N"),
+        ("--seed", "decode.seed", "N"), ("--trg-lang", "decode.trg_lang", "LANG"),
     ),
 }  # fmt: skip
 
@@ -34,7 +35,6 @@ _FOREIGN_NAMES = {
     "train.updates": "max_steps max_update max_updates train_steps after after_batches",
     "train.epochs": "epoch n_epoch n_epochs max_epoch max_epochs num_epochs num_train_epochs after_epochs",
     "train.time_budget": "max_time max_seconds",
-    "train.label_smoothing": "smoothing",
     "train.precision": "amp",
     "train.precision decode.precision": "fp16 bf16",
     "train.device device": "cpu gpu",
@@ -50,7 +50,7 @@ _FOREIGN_NAMES = {
     "valid.patience": "early_stopping early_stopping_patience",
     "valid.every": "valid_steps valid_freq eval_steps validate_interval checkpoint_interval",
     "batch.max_tokens": "per_device_train_batch_size mini_batch_words",
-    "batch.max_tokens decode.max_tokens": "max_tokens batch_size mini_batch",
+    "batch.max_tokens decode.max_tokens": "batch_size mini_batch",
     "batch.per_update": "accumulate accum_count update_freq gradient_accumulation_steps",
     "model.preset": "arch",
     "model.d_model": "embedding_dim hidden_size rnn_size",
@@ -59,7 +59,6 @@ _FOREIGN_NAMES = {
     "model.n_dec_layer": "decoder_layers dec_layers",
     "model.n_head": "heads n_heads",
     "subwords.vocab_size": "bpe vocab",
-    "data.src_lang": "source_lang",
     "data.trg_lang decode.trg_lang": "target_lang",
     "decode.beam": "beam_size num_beams",
     "decode.n_best": "nbest nbest_size",
@@ -120,14 +119,14 @@ def validation_complaints(error: ValidationError) -> Iterator[tuple[str, str]]:
         elif isinstance(fault["input"], str) and (instead := GONE_VALUES.get((name, fault["input"]))):
             yield name, f"{fault['input']} is gone; write {instead}"
         else:
-            expected, value = _expected(name), fault["input"]
+            expected, value, hint = _expected(name), fault["input"], ""
             article = "a " if expected.startswith(("whole number", "number")) else ""
             shown = "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)
             shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-            minutes = re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", str(value).lower())
-            hint = " (write it in quotes)" if expected.startswith("text") and isinstance(value, (int, float)) else ""
-            if minutes and expected.startswith("text like 90s"):
-                hint = f" (did you mean {minutes[1]}m?)"
+            if expected.startswith("text like 90s") and str(value).isdecimal() and int(value):
+                hint = f" (did you mean {value}m?)"
+            elif expected.startswith("text") and isinstance(value, (int, float)):
+                hint = " (write it in quotes)"
             yield name, f"expected {article}{expected}, found {shown}{hint}"
 
 
@@ -154,34 +153,30 @@ def unknown_option(name: str) -> str:
 
 
 def _expected(name: str) -> str:
-    """Return a description of the values that an option takes."""
-    plain = without_numbers(name)
-    if plain in dict(sections()):
-        return "a section, a mapping of options" if plain else "a mapping of sections and options"
-    return next(field.kind for field in all_fields() if field.name == plain)
+    """Return a description of the values that an option or a section takes."""
+    if option := option_named(without_numbers(name)):
+        return option.kind
+    return "a section, a mapping of options" if name else "a mapping of sections and options"
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
     """Return the known dotted names that an unknown one probably means; an empty list without any.
 
-    These are the option behind another toolkit's word, the options with the same last word in other sections, or the
-    nearest spelling.
+    These are the options with the same last word, or else the option with the nearest word, ours or another toolkit's,
+    or with the nearest spelling.
     """
     section, word = name.rpartition(".")[0], _last_word(name)
-    foreign = {
+    if same_word := [full for full in known if _last_word(full) == word]:
+        return same_word
+    option_of = {
         other: options[0]
         for other, names in OTHER_NAMES.items()
         if (options := [option for option in names if option.split("=")[0] in known])
     }
-    same_word = [full for full in known if _last_word(full) == word]
-    if word in foreign and not (section and same_word):
-        return [foreign[word]]
-    if same_word:
-        return same_word
     siblings_last = sorted(known, key=lambda full: full.rpartition(".")[0] == section)
-    candidates = foreign | {_last_word(full): full for full in siblings_last}
-    close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.7)
-    return [candidates[close[0]]] if close else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+    option_of |= {_last_word(full): full for full in siblings_last}
+    close = [option_of[word] for word in difflib.get_close_matches(word, option_of, n=1, cutoff=0.7)]
+    return close or difflib.get_close_matches(name, known, n=1, cutoff=0.87)
 
 
 def _last_word(full: str) -> str:

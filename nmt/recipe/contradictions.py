@@ -4,7 +4,6 @@ A message begins with the dotted name of the option to change, and gives the dot
 part. `complaints.py` finds the line of a message by the first of these names that the recipe has.
 """
 
-import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -29,19 +28,20 @@ if TYPE_CHECKING:
 # Format of a file by the ending of its name, without .gz and the like; any other ending means text.
 ENDINGS = {f".{kind}": kind for kind in ("tsv", "jsonl", "parquet", "arrow", "csv", "tmx")} | {".ndjson": "jsonl"}
 # Endings of formats that are not read, with the way to convert them.
-_SPREADSHEET = "a spreadsheet. Save it as CSV in UTF-8, and name that"
-_XLIFF = "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv"
+_SPREADSHEET = "is a spreadsheet. Save it as CSV in UTF-8, and name that"
+_XLIFF = "is XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv"
 NOT_READ = dict.fromkeys((".xlsx", ".xls", ".ods"), _SPREADSHEET) | dict.fromkeys((".xlf", ".xliff"), _XLIFF)
 # Options that have no effect while another one is off.
 _NEEDS = {
     "subwords.extend": "subwords.vocab_from",
+    "model.prj_transform": "model.trg_emb_prj_weight_sharing",
     "regularize.r_drop_from": "regularize.r_drop",
     "regularize.simcut_from": "regularize.simcut",
     "decode.align_head": "decode.align_layer",
     **{f"decode.{name}": "decode.samples" for name in SAMPLING_OPTIONS},
 }
 _COLUMNS = ("src_column", "trg_column")
-# Options of a corpus that cannot stand beside the one that names its text.
+# Options of a corpus that cannot stand beside the one that names its text, and those that must.
 _EXCLUDED = {
     "translated_by": ("file", "dataset", "subset", "split", *_COLUMNS, "header", "unescape", "scores", "score_column"),
     "file": ("dataset", "src", "trg", "subset", "split"),
@@ -53,20 +53,18 @@ _EXPECTED = {
     **dict.fromkeys(_COLUMNS, "the name of a column or key, or in TSV its number"),
     "split": "the split of the dataset: train, validation, …",
 }
-_NOT_RECURRENT = ("batch.packed", "train.compile", "train.checkpoint_activations")
+_NEEDED: dict[str, tuple[str, ...]] = {"src and trg": ("src", "trg"), "dataset": ("split", *_COLUMNS)}
 
 
-def find_contradictions(recipe: "Recipe") -> list[str]:
-    """Return a message for each contradiction, as "dotted.name: what is wrong and what to do"."""
-    checks = (_of_data, _of_subwords, _of_model, _of_batch, _of_training)
-    messages = [message for check in checks for message in check(recipe)]
+def find_contradictions(recipe: "Recipe") -> Iterator[str]:
+    """Yield a message for each contradiction, as "dotted.name: what is wrong and what to do"."""
+    for check in (_of_data, _of_subwords, _of_model, _of_batch, _of_training, _of_translation):
+        yield from check(recipe)
     for name, needed in _NEEDS.items():
         section, _, option = name.partition(".")
         default = type(getattr(recipe, section)).model_fields[option].default
-        if attrgetter(name)(recipe) != default and not (off := attrgetter(needed)(recipe)):
-            shown = "empty" if off == "" else f"{off:g}"
-            messages.append(f"{name}: has no effect while {needed} is {shown} (set that, or remove this)")
-    return [*messages, *_of_translation(recipe)]
+        if attrgetter(name)(recipe) != default and not attrgetter(needed)(recipe):
+            yield f"{name}: has no effect without {needed} (set that, or remove this)"
 
 
 def names_of(files: str | list[str] | None) -> list[str]:
@@ -88,10 +86,7 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
         yield "data.valid_size: data.valid names validation files (remove one of the two)"
     tagged = [corpus for corpus in data.train if corpus.trg_lang or (corpus.tags and not corpus.translated_by)]
     if data.valid_size and data.train and (tagged or all(corpus.translated_by for corpus in data.train)):
-        yield (
-            "data.valid_size: corpora with translated_by, tags or languages give no validation pairs (name a set in "
-            "data.valid)"
-        )
+        yield "data.valid_size: corpora with translated_by, tags or languages give no pairs (name a set in data.valid)"
     corpora: dict[str, CorpusFiles] = {f"data.train.{n}": files for n, files in enumerate(data.train)}
     corpora |= {f"data.valid.{n}": files for n, files in enumerate(data.valid)}
     corpora |= {"data.test": data.test} if data.test else {}
@@ -102,10 +97,8 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
     for prefix, files in corpora.items():
         yield from _of_corpus(prefix, files)
         if unknown := [tag for tag in data.tags_of(files) if tag not in known_tags]:
-            yield (
-                f"{prefix}: the tag {unknown[0]} of trg_lang or tags is in no training corpus, so a model cannot "
-                f"learn it (there are {', '.join(known_tags) or 'none'})"
-            )
+            known = ", ".join(known_tags) or "none"
+            yield f"{prefix}: the tag {unknown[0]} of trg_lang or tags is in no training corpus (there are {known})"
 
 
 def _of_corpus(prefix: str, files: "CorpusFiles") -> Iterator[str]:
@@ -113,49 +106,34 @@ def _of_corpus(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     given = files.model_dump(exclude_defaults=True)
     text = next((name for name in ("translated_by", "file", "dataset") if name in given), "src and trg")
     if excluded := [name for name in _EXCLUDED[text] if name in given]:
-        why = f"not with {text} (remove one of the two)"
-        why = f"there is no {prefix}.dataset to choose from" if text == "src and trg" else why
-        yield f"{prefix}.{excluded[0]}: {why}"
+        yield f"{prefix}.{excluded[0]}: not with {text} (remove one of the two)"
         return
     columns = [name for name in _COLUMNS if name in given]
-    needed: dict[str, tuple[str, ...]] = {"src and trg": ("src", "trg"), "dataset": ("split", *_COLUMNS)}
-    if columns:  # else a file is searched for columns by name
-        needed["file"] = _COLUMNS
-    for name in needed.get(text, ()):
+    # The columns of a file are found by their names if none is given.
+    for name in _COLUMNS if text == "file" and columns else _NEEDED.get(text, ()):
         if name not in given:
             yield f"{prefix}.{name}: missing (expected {_EXPECTED[name]})"
+    if len(columns) == 2 and files.src_column == files.trg_column:
+        yield f"{prefix}.trg_column: {files.trg_column} is also {prefix}.src_column (name two different columns)"
     if text == "translated_by" and ("src" in given) == ("trg" in given):
         yield f"{prefix}.translated_by: name one side as text: src for distillation, or trg for back-translation"
     for name in ("dataset", "file", "src", "trg", "scores", "translated_by"):
         if name in given and "" in (names_of(given[name]) or [""]):
             yield f"{prefix}.{name}: is empty (expected a {'run' if name == 'translated_by' else 'file'})"
-    is_table = text in ("file", "dataset")
-    if is_table and len(columns) == 2 and files.src_column == files.trg_column:
-        yield f"{prefix}.trg_column: {files.trg_column} is also {prefix}.src_column (name two different columns)"
-    if files.format == "text" and (is_table or columns):
-        name = text if is_table else columns[0]
-        yield f"{prefix}.{name}: {prefix}.format is text, which has one sentence a line and no columns"
-    elif files.format not in (None, "text") and not (is_table or columns):
-        yield f"{prefix}.format: {files.format}, but no column is chosen (add {prefix}.src_column or trg_column)"
     if files.header is False and (named := [given[name] for name in columns if isinstance(given[name], str)]):
         yield f"{prefix}.header: false, but column {named[0]!r} is chosen by name (give its number, from 1)"
     scores = [name for name in ("scores", "score_column") if name in given]
     thresholds = [name for name in ("min_score", "best_share") if name in given]
     for name in scores + thresholds if bool(scores) != bool(thresholds) else ():
         yield f"{prefix}.{name}: scores or score_column need min_score or best_share and vice versa (add one)"
-    is_jsonl = text != "dataset" and columns and files.format in (None, "jsonl")
-    if "drop_flagged" in given and not is_jsonl and text != "translated_by":
-        yield (
-            f"{prefix}.drop_flagged: needs the JSONL of nmt-translate, but {prefix}.format or columns say otherwise "
-            "(use --format jsonl, src_column and trg_column)"
-        )
 
 
 def _of_subwords(recipe: "Recipe") -> Iterator[str]:
     subwords, protect = recipe.subwords, recipe.data.protect
     symbols, names, kind = subwords.symbols, subwords.vocab_names, subwords.kind
-    if duplicates := _duplicates(symbols):
-        yield f"subwords.symbols: {duplicates} occurs twice (name each once)"
+    for name, texts in (("subwords.symbols", symbols), ("data.protect", protect)):
+        if duplicates := _duplicates(texts):
+            yield f"{name}: {duplicates} occurs twice (name each once)"
     for symbol in symbols:
         if complaint := complaint_about_symbol(symbol, subwords.normalize):
             yield f"subwords.symbols: {symbol!r} {complaint}"
@@ -170,29 +148,20 @@ def _of_subwords(recipe: "Recipe") -> Iterator[str]:
         for name, default in (("extend", 0), ("normalize", "nfc"), ("whitespace", "unified")):
             if getattr(subwords, name) != default:
                 yield f"subwords.{name}: subwords.kind: sentencepiece has pieces and rules of its own (remove it)"
-    kinds, n_tag = set(map(kind_of, protect)), len(recipe.data.known_tags)
-    min_size = MIN_VOCAB_SIZE + len(symbols) + PER_KIND * len(kinds) + n_tag
-    if not subwords.vocab_from and subwords.vocab_size < min_size:
-        yield (
-            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols, "
-            f"{PER_KIND * len(kinds)} placeholders of data.protect and {n_tag} tags of data.train (make it {min_size} "
-            "or more)"
-        )
-    if duplicates := _duplicates(protect):
-        yield f"data.protect: {duplicates} occurs twice (name each once)"
-    elif complaint := complaint_about_patterns(patterns_of(protect)):
+    if complaint := complaint_about_patterns(patterns_of(protect)):
         yield f"data.protect: {complaint}"
-    placeholders = {f"⟨{kind}{n + 1}⟩" for kind in kinds for n in range(PER_KIND)}
+    placeholders = {f"⟨{kind_of(item)}{n + 1}⟩" for item in protect for n in range(PER_KIND)}
+    size, min_size = subwords.vocab_size, MIN_VOCAB_SIZE + len({*symbols, *placeholders, *recipe.data.known_tags})
+    if not subwords.vocab_from and size < min_size:
+        yield f"subwords.vocab_size: {size} has no room for symbols, placeholders and tags (make it {min_size} or more)"
     if clashes := [symbol for symbol in symbols if symbol in placeholders]:
         yield f"subwords.symbols: {clashes[0]} is reserved for placeholders of data.protect (choose another symbol)"
 
 
 def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
     """Return the complaint about a text that cannot be a symbol of the subwords; None if it can."""
-    if len(symbol) < 2 or not symbol.isprintable() or any(map(str.isspace, symbol)):
-        return "is not a symbol (write two or more printable characters without white space)"
-    if len(symbol.encode("utf-8")) > 64:
-        return "is longer than 64 bytes (shorten it)"
+    if len(symbol) < 2 or not symbol.isprintable() or " " in symbol or len(symbol.encode("utf-8")) > 64:
+        return "is not a symbol (write two or more printable characters, 64 bytes at most, without white space)"
     if symbol in ("<pad>", "<s>", "</s>"):
         return "is reserved as the name of a control symbol (choose another name)"
     if normalize != "none" and unicodedata.normalize("NFKC" if normalize == "nfkc" else "NFC", symbol) != symbol:
@@ -209,17 +178,14 @@ def _of_model(recipe: "Recipe") -> Iterator[str]:
             yield f"model.{name}: has no effect with model.{reason} (remove it)"
     if model.emb_src_trg_weight_sharing and not recipe.subwords.joint:
         yield "model.emb_src_trg_weight_sharing: needs one vocabulary, but subwords.joint is false (change one)"
-    if not model.trg_emb_prj_weight_sharing:
-        if model.scale_emb_or_prj != "none":
-            yield "model.scale_emb_or_prj: has no effect when model.trg_emb_prj_weight_sharing is false (write none)"
-        if model.prj_transform and not model.is_recurrent:
-            yield "model.prj_transform: has no use when model.trg_emb_prj_weight_sharing is false (set this to false)"
+    if not model.trg_emb_prj_weight_sharing and model.scale_emb_or_prj != "none":
+        yield "model.scale_emb_or_prj: has no effect without model.trg_emb_prj_weight_sharing (write none)"
     if model.is_recurrent:
         if model.enc_direction == "both" and d_model % 2:
             yield f"model.d_model: {d_model} is odd, but each direction of model.enc_direction both has half of it"
         if model.input_feeding and recipe.train.parallel == "fsdp":
             yield "train.parallel: fsdp shards whole layers, but model.input_feeding runs them step by step (use ddp)"
-        for name in _NOT_RECURRENT:
+        for name in ("batch.packed", "train.compile", "train.checkpoint_activations"):
             if attrgetter(name)(recipe) is True:
                 yield f"{name}: not supported by model.architecture {model.architecture} (remove it)"
         return
@@ -258,10 +224,8 @@ def _of_batch(recipe: "Recipe") -> Iterator[str]:
         return
     if recipe.regularize.noise.shares():
         yield "batch.packed: regularize.noise makes pairs longer than planned (turn one of the two off)"
-    if batch.max_tokens == "auto":
-        yield "batch.packed: batch.max_tokens is the length of all rows and must be a number, not auto"
-    elif batch.max_tokens <= recipe.data.max_len:
-        yield f"batch.packed: a row, batch.max_tokens: {batch.max_tokens}, must hold data.max_len and an end symbol"
+    if batch.max_tokens == "auto" or batch.max_tokens <= recipe.data.max_len:
+        yield f"batch.packed: needs a number above data.max_len for batch.max_tokens, which is {batch.max_tokens}"
     if model.dropout if model.attn_dropout is None else model.attn_dropout:
         yield "batch.packed: its attention kernel has no dropout (set model.attn_dropout to 0)"
     if model.lexical_attn:
@@ -297,20 +261,16 @@ def _of_training(recipe: "Recipe") -> Iterator[str]:
 
 def _of_translation(recipe: "Recipe") -> Iterator[str]:
     decode, metric, valid = recipe.decode, recipe.valid.metric, recipe.data.valid
-    if metric not in ("loss", "accuracy"):
-        if valid and valid[0].measure == "loss":
-            yield f"valid.metric: {metric}, but the first set of data.valid measures loss (use that, or reorder)"
-        elif not recipe.valid.translate and not (valid and valid[0].measure):
-            yield f"valid.metric: {metric} needs valid.translate, which is false (or use loss or accuracy)"
+    measure = (valid[0].measure if valid else None) or ("translate" if recipe.valid.translate else "loss")
+    if metric not in ("loss", "accuracy") and measure == "loss":
+        yield f"valid.metric: {metric}, but of the first set only loss is measured (see valid.translate and data.valid)"
     name, n_candidate = "samples" if decode.samples else "beam", decode.n_candidate
     if decode.n_best > n_candidate:
         yield f"decode.n_best: {decode.n_best} is more than decode.{name}, which is {n_candidate}"
     if decode.qe and n_candidate < 2:
         yield f"decode.qe: ranks two or more, but decode.{name} is {n_candidate} (raise that, or leave it out)"
-    n_kept, note = (math.ceil(n_candidate / 2), ", half of which decode.qe leaves") if decode.qe else (n_candidate, "")
-    if decode.mbr != "none" and n_kept < 3:
-        problem = f"decode.{name} is {n_candidate}{note} (raise that, or write none)"
-        yield f"decode.mbr: chooses among three or more hypotheses, but {problem}"
+    if decode.mbr != "none" and n_candidate < 3:
+        yield f"decode.mbr: chooses among three or more, but decode.{name} is {n_candidate} (raise that, or write none)"
     for part in ("a", "b"):
         min_len, max_len = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if min_len > max_len:

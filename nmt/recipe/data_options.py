@@ -101,7 +101,7 @@ def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
 
 # A tag is shown as <tag>. It begins with a letter, since <2fr> is the tag of a language.
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=50)]
-Tags = Annotated[list[Tag], BeforeValidator(one_or_many(str), json_schema_input_type=Tag | list[Tag])]
+Tags = Annotated[list[Tag], one_or_many(Tag)]
 
 
 def language_tag(lang: str) -> str:
@@ -189,17 +189,11 @@ class _Sources(Section):
     """Language of the source side: de, pt-BR, zho_Hans, japanese; und: not told; x-NAME: a made-up one."""
     trg_lang: LanguageCode = UNTOLD
     """Language of the target side. It decides the scripts that are expected and the tokens of BLEU."""
-    train: Annotated[
-        list[TrainingCorpus],
-        BeforeValidator(one_or_many(dict), json_schema_input_type=TrainingCorpus | list[TrainingCorpus]),
-    ] = Field(default_factory=list)
+    train: Annotated[list[TrainingCorpus], one_or_many(TrainingCorpus)] = Field(default_factory=list)
     """Training pairs, one mapping like {src: FILE, trg: FILE} or a list of them; see docs/data.md."""
     temperature: Annotated[float, Field(ge=1.0)] = 1.0
     """Above 1 small corpora are visited more: shares proportional to size^(1 / temperature), times weights."""
-    valid: Annotated[
-        list[ValidationSet],
-        BeforeValidator(one_or_many(dict), json_schema_input_type=ValidationSet | list[ValidationSet] | None),
-    ] = Field(default_factory=list)
+    valid: Annotated[list[ValidationSet], one_or_many(ValidationSet)] = Field(default_factory=list)
     """Validation pairs, a mapping or a list of them, with names; the first decides the best checkpoint and the stop."""
     valid_size: Annotated[float, Field(gt=0)] | Literal["auto"] | None = None
     """Without data.valid: pairs held out of training, a number or, below 1, a share; auto: 1 %, 200 to 2,000."""

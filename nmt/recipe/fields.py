@@ -6,6 +6,7 @@
 import functools
 import itertools
 import json
+import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,14 +19,14 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.yaml_marks import as_yaml
 
 _PLAIN_KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null"}
+# Descriptions of bounds by their names in pydantic.
+_BOUNDS = {"ge": ">= {:,}", "gt": "> {:,}", "le": "<= {:,}", "lt": "< {:,}"}
+_BOUNDS |= {"max_length": "of at most {} characters", "pattern": "matching {}"}
 
 
 @dataclass(frozen=True)
 class Field:
-    """One option. inner: part of another option's value, like `data.valid.src`.
-
-    many: the value is a mapping or a list of mappings, like that of `data.valid`.
-    """
+    """One option. inner: part of another option's value, like `data.valid.src`."""
 
     name: str
     section: str
@@ -34,7 +35,6 @@ class Field:
     help: str
     is_text: bool
     inner: bool
-    many: bool
 
 
 @functools.cache
@@ -45,11 +45,8 @@ def all_fields() -> tuple[Field, ...]:
 
 def option_named(name: str) -> Field | None:
     """Return the option with a dotted name, or None. The name may have a list index, as `data.train.0.src` does."""
-    known = {field.name: field for field in all_fields()}
-    parts = name.split(".")
-    if len(parts) == 4 and parts[2].isdecimal() and (outer := known.get(".".join(parts[:2]))) and outer.many:
-        del parts[2]
-    return known.get(".".join(parts))
+    plain = re.sub(r"^(\w+\.\w+)\.[0-9]+\.", r"\1.", name)
+    return next((field for field in all_fields() if field.name == plain), None)
 
 
 def sections() -> list[tuple[str, str]]:
@@ -76,7 +73,6 @@ def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[Field]:
             help=" ".join((info.description or "").split()),
             is_text=kind.startswith("text") and get_origin(info.annotation) is not list,
             inner=prefix.count(".") > 1,
-            many=inner is not None and get_origin(info.annotation) is list,
         )
         if inner:
             yield from _walk(inner, f"{prefix}{name}.")
@@ -113,13 +109,9 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
 def _bounds(metadata: list[Any]) -> Iterator[str]:
     groups = (item.metadata if isinstance(item, FieldInfo) else [item] for item in metadata)
     for constraint in itertools.chain.from_iterable(groups):
-        for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+        for name, words in _BOUNDS.items():
             if (bound := getattr(constraint, name, None)) is not None:
-                yield f"{sign} {bound:,}"
-        if max_length := getattr(constraint, "max_length", None):
-            yield f"of at most {max_length} characters"
-        elif pattern := getattr(constraint, "pattern", None):
-            yield f"matching {pattern}"
+                yield words.format(bound)
 
 
 def json_schema() -> str:

@@ -10,10 +10,8 @@ from pydantic import model_validator
 
 from nmt.recipe.section import Count, NonNegativeFloat, PositiveInt, Rate, Section
 
-Size = int | float
-
 # Named sizes of the Transformer.
-PRESETS: dict[str, dict[str, Size]] = {
+PRESETS: dict[str, dict[str, float]] = {
     "tiny": {"n_enc_layer": 2, "n_dec_layer": 2, "d_model": 128, "d_inner": 512, "n_head": 4},
     "small": {"n_enc_layer": 3, "n_dec_layer": 3, "d_model": 256, "d_inner": 1024, "n_head": 4},
     "base": {"n_enc_layer": 6, "n_dec_layer": 6, "d_model": 512, "d_inner": 2048, "n_head": 8},
@@ -175,9 +173,6 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
             return given
         preset, is_transformer = given.get("preset"), given.get("architecture", "transformer") == "transformer"
         sizes = PRESETS.get(preset, {}) if isinstance(preset, str) and is_transformer else {}
-        resolved = {**sizes, **given}
-        if given.get("trg_emb_prj_weight_sharing") is False:
-            resolved.setdefault("scale_emb_or_prj", "none")
-        elif not is_transformer:
-            resolved.setdefault("scale_emb_or_prj", "emb")
-        return resolved
+        is_shared = given.get("trg_emb_prj_weight_sharing") is not False
+        scale = ("prj" if is_transformer else "emb") if is_shared else "none"
+        return {"scale_emb_or_prj": scale, **sizes, **given}

@@ -111,6 +111,6 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if contradictions := find_contradictions(self):
+        if contradictions := [*find_contradictions(self)]:
             raise ValueError("\n".join(contradictions))
         return self

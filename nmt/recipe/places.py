@@ -67,9 +67,9 @@ class Origin:
         """Return the folders to search for the value of an option, in this order."""
         current, candidates = Path(), [self.file.parent] if self.file else []
         for parent in candidates[0].resolve().parents[:_N_PARENT] if self.prepared or self.run else ():
-            candidates.append(current if parent == Path.cwd() else parent)
-            if candidates[-1] == current:  # folders above the current one belong to other work
+            if parent == Path.cwd():  # folders above it belong to other work
                 break
+            candidates.append(parent)
         # The command line gave the option, or a file in one of the mappings that it holds.
         inner = (name for name in self.given if name.startswith(f"{option}."))
         is_given = option in self.given or any(name.rpartition(".")[2] in _PATH_OPTIONS for name in inner)

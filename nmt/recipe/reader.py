@@ -136,25 +136,21 @@ def recipe_text(recipe: Recipe) -> str:
     return _RESOLVED + "\n".join(_lines(recipe)) + "\n"
 
 
-def _pass_over_gone(value: dict[str, Any]) -> None:
-    """Remove options of earlier versions from the raw recipe of a run, in place.
+def _pass_over_gone(part: Any, section: str = "") -> None:
+    """Remove options and replace values of earlier versions in the raw recipe of a run, or a part of it, in place.
 
-    Those of data, decode and regularize may have any value: its data exist already, and translation goes without them.
-    Others must be off.
+    Options of data, decode and regularize may have any value: its data exist already, and translation goes without
+    them. Others must be off.
     """
-    for name in GONE:
-        title, _, option = name.rpartition(".")
-        section: Any = value
-        for key in title.split("."):
-            section = section.get(key) if isinstance(section, dict) else None
-        is_passed_over = title.partition(".")[0] in ("data", "decode", "regularize")
-        for part in section if isinstance(section, list) else [section]:
-            if isinstance(part, dict) and (is_passed_over or not part.get(option)):
-                part.pop(option, None)
-    for (name, gone), instead in GONE_VALUES.items():
-        title, _, option = name.partition(".")
-        if isinstance(value.get(title), dict) and value[title].get(option) == gone:
-            value[title][option] = instead
+    is_passed_over = section.partition(".")[0] in ("data", "decode", "regularize")
+    for option, value in [*part.items()] if isinstance(part, dict) else ():
+        name = f"{section}.{option}".removeprefix(".")
+        if name in GONE and (is_passed_over or not value):
+            del part[option]
+        elif isinstance(value, str):
+            part[option] = GONE_VALUES.get((name, value), value)
+        for item in value if isinstance(value, list) else [value]:
+            _pass_over_gone(item, name)
 
 
 def _override(value: dict[str, Any], name: str, text: str) -> str:

@@ -1,11 +1,10 @@
 """Base class of the sections of a recipe, and types of their options: bounded numbers, durations, names, languages."""
 
-from collections.abc import Callable
+from types import GenericAlias
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from nmt.errors import RecipeError
 from nmt.languages import canonical
 
 MOST_THREADS = 1024  # in one process: with several thousand threads OpenMP ends the process without a message
@@ -15,26 +14,11 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0)]
 # A length of time: days, hours, minutes and seconds in this order, none of them zero; or an empty text.
-Duration = Annotated[
-    str,
-    Field(
-        pattern=r"^(([1-9][0-9]*d)?([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?)$",
-        max_length=20,
-        examples=["90s", "20m", "1h30m", "2d"],
-    ),
-]
+_DURATION = r"^(([1-9][0-9]*d)?([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?)$"
+Duration = Annotated[str, Field(pattern=_DURATION, max_length=20, examples=["90s", "20m", "1h30m", "2d"])]
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-
-
-def _language(code: str) -> str:
-    """Return the canonical form of a language code."""
-    try:
-        return canonical(code) if code else code
-    except RecipeError as error:
-        raise ValueError(str(error)) from None
-
-
-LanguageCode = Annotated[str, AfterValidator(_language)]
+# The canonical code of a language. Empty text stays: the default of some options.
+LanguageCode = Annotated[str, AfterValidator(lambda code: code and canonical(code))]
 
 
 class Section(BaseModel):
@@ -46,6 +30,9 @@ class Section(BaseModel):
     )
 
 
-def one_or_many(kind: type) -> Callable[[Any], Any]:
-    """Return a validator that turns one value of this kind into a list of one, and None into an empty list."""
-    return lambda value: [value] if isinstance(value, kind) else [] if value is None else value
+def one_or_many(kind: Any) -> BeforeValidator:
+    """Return a validator for a list of this kind that also takes one item without a list, and None as an empty list."""
+    return BeforeValidator(
+        lambda value: value if isinstance(value, list) else [] if value is None else [value],
+        json_schema_input_type=kind | GenericAlias(list, kind),
+    )

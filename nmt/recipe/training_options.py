@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_serializer
+from pydantic import Field, field_serializer
 
 from nmt.recipe.section import (
     MOST_THREADS,
@@ -101,9 +101,7 @@ class TrainConfig(Section):
     """Decay of a moving average of the weights, a candidate for the final model; 0: none."""
     init_from: str = ""
     """A run, or RUN/checkpoints/NAME, whose weights a new run begins with; empty: none."""
-    freeze: Annotated[list[str], BeforeValidator(one_or_many(str), json_schema_input_type=str | list[str])] = Field(
-        default_factory=list
-    )
+    freeze: Annotated[list[str], one_or_many(str)] = Field(default_factory=list)
     """Name patterns of parameters that are not trained: ["encoder.*", "*emb.weight"]."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 where the device has instructions for it, else fp32, or fp16 on a GPU."""

@@ -23,17 +23,16 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _YAML_1_1_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
-# A fault of a recipe: the line in its file, None for the command line; the dotted name, or ""; and the message.
-Complaint = tuple[int | None, str, str]
-
-
 @dataclass
 class Document:
-    """Parsed YAML: its value, the line of each dotted name, counted from 1, and its faults."""
+    """Parsed YAML: its value, the line of each dotted name, counted from 1, and its faults.
+
+    A line is None for a value from the command line. A fault is its line, its dotted name or "", and the message.
+    """
 
     value: Any = None
     lines: dict[str, int | None] = field(default_factory=dict)
-    faults: list[Complaint] = field(default_factory=list)
+    faults: list[tuple[int | None, str, str]] = field(default_factory=list)
 
 
 def with_trg(name: str) -> str:
@@ -142,8 +141,7 @@ def _value(node: yaml.Node, name: str, document: Document) -> Any:
             renamed = with_trg(key.value)
             full = f"{name}.{renamed}" if name else renamed
             if renamed in mapping:
-                first = document.lines[full]
-                document.faults.append((line, full, f"written twice (first in line {first}; keep one)"))
+                document.faults.append((line, full, f"written twice (first in line {document.lines[full]}; keep one)"))
                 continue
             document.lines[full] = line
             mapping[renamed] = _value(child, full, document)
@@ -153,5 +151,4 @@ def _value(node: yaml.Node, name: str, document: Document) -> Any:
         document.lines |= {full: child.start_mark.line + 1 for full, child in items.items()}
         return [_value(child, full, document) for full, child in items.items()]
     assert isinstance(node, yaml.ScalarNode)
-    is_quoted = node.style is not None
-    return node.value if is_quoted else scalar(node.value)
+    return scalar(node.value) if node.style is None else node.value  # quoted text stays text

@@ -64,10 +64,6 @@ class Budget:
         self._last = now
         return self.share(state)
 
-    def left(self, state: TrainState) -> float:
-        """Return the seconds until the end of the budget, as of the last count; infinite without a budget."""
-        return max(0.0, self.seconds - state.wall_seconds) if self.seconds else math.inf
-
     def has_time(self, state: TrainState, seconds: float = 0.0) -> bool:
         """Return whether work of so many seconds, begun now, still leaves time to save, up to a small excess."""
         spent = state.wall_seconds + self.clock() - self._last + seconds + _N_SAVE * state.save_seconds

@@ -32,11 +32,11 @@ from nmt.run import Run
 from nmt.training.budget import foreseen, n_measured_at_end
 from nmt.training.engine import Engine, duration, size
 from nmt.training.feed import Feed
-from nmt.training.initial import OPTIONS_WARNING, check_origin, copy_from_origin, format_options
+from nmt.training.initial import check_origin, copy_from_origin, options_warning
 from nmt.training.launch import refuse_other_run
 from nmt.training.materials import Trial, open_data, require_extras
 from nmt.training.memory import Work, footprint, memory_left, peak
-from nmt.training.parallel import Ranks, require_one_process
+from nmt.training.parallel import Ranks
 from nmt.training.precision import use_device
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve, target_tokens
 from nmt.training.validate import Validation
@@ -63,9 +63,8 @@ class Findings:
             return int(max(side.max() for side in feed.plan.lengths(rows)))
 
         # The batch with the most tokens of the first epoch, and the one with the longest pair: the widest attention.
-        largest = feed.batch(max(batches, key=lambda rows: len(rows) * longest(rows)))
-        for batch in (largest, feed.batch(max(batches, key=longest))):
-            trial.seconds([Work(batch)])
+        for rows in (max(batches, key=lambda rows: len(rows) * longest(rows)), max(batches, key=longest)):
+            trial.seconds([Work(feed.batch(rows))])
         n_token, begin = 0, time.perf_counter()
         for portion in islice(feed.begin(Position()), N_TIMED):
             trial.seconds(portion.work)
@@ -80,7 +79,6 @@ class Findings:
         choice_seconds = (n_measured_at_end(recipe.train) - 1) * set_seconds[0]
         self.measuring = self.n_valid * self.valid_seconds + choice_seconds
         self.n_update_in_epoch, self.padding = feed.plan.totals(0)
-        self.largest = largest.src_seq.size(0), max(largest.src_seq.size(1), largest.gold.size(1))
         self.n_param = sum(p.numel() for p in engine.model.parameters())
         self.n_pair, self.n_token = data.train.n_pair, target_tokens(data)
         self.checkpoint = checkpoint_bytes(engine.model, recipe)
@@ -135,7 +133,6 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
 def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     """Measure a recipe and return the report, line by line. say: called with messages about the progress. Raises the
     errors that training would raise before its first update, except for another run in the folder."""
-    require_one_process("--check")
     data, ranks = open_data(recipe), Ranks(device=use_device(recipe.train))
     run = Run(recipe.run_folder)
     check_origin(recipe, run)
@@ -153,7 +150,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     if recipe.train.init_from and not run.has_weights:
         fates = copy_from_origin(trial.engine.model, data, recipe)
         if "options" in fates:
-            refusals.append(f"train.init_from: {OPTIONS_WARNING}: {'; '.join(format_options(fates['options']))}")
+            refusals.append(f"train.init_from: {options_warning(fates['options'])}")
     say(f"trying the largest batch and {N_TIMED} updates ...")
     findings = Findings(recipe, data, trial)
     rows = [*table(recipe, findings), ("exports to", exports_note(recipe))]
@@ -169,7 +166,6 @@ def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
     end = f"after {duration(n_update * findings.seconds + findings.measuring)}"
     if n_update < train.updates:
         end = f"when the {train.time_budget} of train.time_budget are over"
-    rows, columns = findings.largest
     memory = "not known" if findings.peak is None else size(findings.peak)
     validation = f"{duration(findings.valid_seconds)} (estimated)" if findings.valid_seconds else "not known"
     disk = f"{size(findings.disk)} more for checkpoints of {size(findings.checkpoint)}"
@@ -178,7 +174,6 @@ def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
         ("device", f"{findings.device}, {findings.precision.name} ({findings.precision.why})"),
         ("compiled", findings.compile),
         ("corpus", f"{findings.n_pair:,} pairs, {findings.n_token:,} target tokens"),
-        ("largest batch", f"{rows:,} sentences x {columns:,} subwords"),
         ("memory peak", memory if findings.room is None else f"{memory} of {size(findings.room)} available"),
         ("update", f"{findings.tokens:,.0f} target tokens, {findings.seconds:.3f} s"),
         ("speed", f"{findings.tokens / findings.seconds:,.0f} target tokens/s"),
@@ -212,7 +207,7 @@ def _measure_validation(validation: Validation, engine: Engine) -> tuple[bool, l
                 part.translate, part.batches, begin = True, [], time.perf_counter()
                 part.measure(engine.model)
                 seconds[-1] += (time.perf_counter() - begin) * len(full.src) / len(part.src)
-        return not validation.too_large, seconds
+        return not validation.n_failed, seconds
     return False, [0.0] * len(validation.sets)
 
 
@@ -241,14 +236,13 @@ _SAMPLE = 5000  # pairs from which the handful is chosen
 
 def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     """Run the steps in order; yield for each whether it passed, and its result as a text."""
-    require_one_process("--selftest")
     data, ranks = open_data(recipe), Ranks(device=use_device(recipe.train))
     recipe = resolve(without_regularisation(recipe), data, None, ranks, lambda _: None)
     engine = Trial(recipe, data, ranks.device).engine
     batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))
     engine.backward([Work(batch)], batch.n_gold)
     names = [name for name, p in engine.model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
-    engine.optimizers.zero_grad()
+    engine.model.zero_grad()
     if names:
         yield False, f"the gradient is missing or not finite for {', '.join(names[:5])}"
     else:

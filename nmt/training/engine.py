@@ -159,11 +159,11 @@ class Engine:
         if self._rehearse:
             self._rehearse = False
             self.backward(work[:1], n_gold, share=share)
-            self.optimizers.zero_grad()
+            self.model.zero_grad()
         while (failed := self._accumulate(work, n_gold, share)) is not None:
             self.memory.ran_out(failed)
             self._give_up_if_hopeless(failed)
-            self.optimizers.zero_grad()
+            self.model.zero_grad()
             if self.model.device.type == "cuda":
                 torch.cuda.empty_cache()
 

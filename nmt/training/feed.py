@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nmt.data.arrays import Ragged
 from nmt.data.batches import Batch, make_batch, make_packed, read_ahead
@@ -35,24 +36,14 @@ class Feed:
         self.seed, self.data, self.ranks = recipe.seed, data, ranks
         batch, subwords = recipe.batch, data.subwords
         assert batch.max_tokens != "auto", "resolve the recipe first"
-        self.max_tokens = batch.max_tokens
         self.longest = recipe.data.max_len + 1  # with EOS
-        max_len = min(self.longest, self.max_tokens) - 1
-        self.resampled: Resampled | None = None
-        if batch.bpe_dropout or batch.unigram_alpha:
-            self.resampled = Resampled(data.train, subwords, batch, seed=recipe.seed, most=max_len)
+        max_len = min(self.longest, batch.max_tokens) - 1
+        samples = batch.bpe_dropout or batch.unigram_alpha
+        self.resampled = Resampled(data.train, subwords, batch, seed=recipe.seed, most=max_len) if samples else None
         lengths = self.resampled or data.train
-        self.plan = Plan(
-            lengths.src_len,
-            lengths.trg_len,
-            seed=recipe.seed,
-            max_tokens=self.max_tokens,
-            per_update=batch.per_update,
-            pool=batch.pool,
-            packed=batch.packed,
-            tokens_per_update=batch.tokens_per_update,
-            mixture=mixture_of(recipe.data, data.sizes),
-        )
+        options = batch.model_dump(include={"max_tokens", "per_update", "pool", "packed", "tokens_per_update"})
+        mixture = mixture_of(recipe.data, data.sizes)
+        self.plan = Plan(lengths.src_len, lengths.trg_len, seed=recipe.seed, mixture=mixture, **options)
         noise, sizes = recipe.regularize.noise, enumerate(data.sizes)
         corpora = [(*recipe.data.languages_of(i), size) for i, size in sizes] if noise.shares() else []
         self.noise = Noise(noise, subwords, corpora, seed=recipe.seed, most=max_len) if corpora else None
@@ -80,10 +71,11 @@ class Feed:
         position = portion.position
         for (index, rows), counts in self.ranks.share(list(enumerate(portion.batches))):
             seed = dropout_seed(self.seed, position, index)
-            texts = self._texts(rows, position.epoch)
-            for i, (pairs, part_counts) in enumerate(self._parts(*texts, rows)):
-                part_seed = seed if not i else dropout_seed(seed, position, index)
-                portion.work.append(Work(self._batch(*pairs), counts and part_counts, part_seed))
+            src, trg = self._texts(rows, position.epoch)
+            for chosen, part_counts in self._parts(src, trg, rows):
+                batch = self._batch(src.some(chosen), trg.some(chosen))
+                portion.work.append(Work(batch, counts and part_counts, seed))
+                seed = dropout_seed(seed, position, index)  # of the second part
         return portion
 
     def _texts(self, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
@@ -93,23 +85,18 @@ class Feed:
             src, trg = self.resampled.cut(src, trg, rows, epoch)
         return (src, trg) if self.noise is None else self.noise(src, trg, rows, epoch)
 
-    def _parts(self, src: Ragged, trg: Ragged, rows: Rows) -> Iterator[tuple[tuple[Ragged, Ragged], bool]]:
-        """Yield the pairs of a batch as one part, or as two if noise made pairs longer than the longest was. Then the
-        other pairs need no padding to that length. Each part comes with whether it counts: all ranks need the same
+    def _parts(self, src: Ragged, trg: Ragged, rows: Rows) -> list[tuple[NDArray[np.bool_], bool]]:
+        """Masks of the pairs of a batch: of one part, or of two if noise made pairs longer than the longest was. Then
+        the other pairs need no padding to that length. Each part comes with whether it counts: all ranks need the same
         number of parts, so a rank may repeat a pair that does not count."""
-        if self.noise is None:
-            yield (src, trg), True
-            return
         src_len, trg_len = self.plan.lengths(rows)
         grown = (src.lengths >= src_len.max()) | (trg.lengths >= trg_len.max())  # planned lengths include EOS
-        masks = [mask for mask in (~grown, grown) if mask.any()]
-        for mask in masks:
-            yield (src.some(mask), trg.some(mask)), True
-        if len(masks) == 1 and self.ranks.world_size > 1:
-            first = np.arange(len(rows)) == 0
-            yield (src.some(first), trg.some(first)), False
+        parts = [(mask, True) for mask in (~grown, grown) if mask.any()]
+        if len(parts) == 1 and self.noise is not None and self.ranks.world_size > 1:
+            parts.append((np.arange(len(rows)) == 0, False))
+        return parts
 
     def _batch(self, src: Ragged, trg: Ragged) -> Batch:
         if self.plan.packed:
-            return make_packed(src, trg, self.max_tokens, self.plan.most_packed, self.longest)
+            return make_packed(src, trg, self.plan.max_tokens, self.plan.most_packed, self.longest)
         return make_batch(src, trg, self.plan.padded)

@@ -15,7 +15,6 @@ from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RunError
 from nmt.files import is_run
 from nmt.models.base import TranslationModel
-from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import differences
 from nmt.run import Run
@@ -75,7 +74,6 @@ def _product(members: Ids, sizes: Ids, weight: NDArray[np.floating]) -> Callable
     return lambda x: embedding_bag(bags, x, starts, mode="sum", per_sample_weights=weights)
 
 
-OPTIONS_WARNING = "these model options differ, so the copied weights may compute something else"
 # Model options that affect only training, or that show in the names and shapes of the parameters.
 _IRRELEVANT = {
     *("preset", "dropout", "emb_dropout", "attn_dropout", "act_dropout", "variational_dropout"),
@@ -100,8 +98,7 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
         for name in fates["unused"]:
             record.say(f"  unused   {name}: only in that run")
         if "options" in fates:
-            lines = [f"    {line}" for line in format_options(fates["options"])]
-            record.say("\n".join([f"  warning: {OPTIONS_WARNING}:", *lines]))
+            record.say(f"  warning: {options_warning(fates['options'])}")
         record.write("init", 0, **fates)
 
 
@@ -109,7 +106,7 @@ def copy_from_origin(model: TranslationModel, data: Prepared, recipe: Recipe) ->
     """Copy the weights that fit from the run that train.init_from names. Raises RunError if none fits.
 
     Returns the fields of the line `init` of the log: run, checkpoint, the fates of the parameters (see `copy_weights`),
-    and the result of `differing_options` unless it is empty.
+    and options, {name: (there, here)}: those with which the same weights may compute something else, if there are any.
     """
     run, name = find_origin(recipe)
     other, name = run.load_model(torch.device("cpu"), name)
@@ -120,7 +117,13 @@ def copy_from_origin(model: TranslationModel, data: Prepared, recipe: Recipe) ->
             f"train.init_from: no parameter of {run.folder}, {name} fits this recipe's model: {param}: {why}; and so "
             "on. Use the model options of that run in this recipe."
         )
-    differing = differing_options(run.recipe().model, recipe.model)
+    there, here = (config.model_dump(exclude=_IRRELEVANT) for config in (run.recipe().model, recipe.model))
+    # A matrix that is shared only there gives equal copies here, which compute the same.
+    differing = {
+        option: (old, new)
+        for option, (old, new) in differences(there, here).items()
+        if not (option.endswith("_sharing") and old and not new)
+    }
     options = {"options": differing} if differing else {}
     return {"run": str(run.folder), "checkpoint": name, **fates, **options}
 
@@ -133,23 +136,13 @@ def check_origin(recipe: Recipe, run: Run) -> None:
 
 
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
-    """Return run and checkpoint of train.init_from; None: the final model. Raises RunError for no run, or this one."""
+    """Return run and checkpoint of train.init_from; None: the final model. Raises RunError if it names no run."""
     named = recipe.train.init_from
     for path in recipe.origin.places("train.init_from", named):
         if is_run(path):
-            run, name = Run(path), None
-        elif path.parent.name == "checkpoints" and is_run(path.parent.parent):
-            run, name = Run(path.parent.parent), path.name
-        elif path.is_dir() and is_run(path.parent):  # RUN/model
-            run, name = Run(path.parent), path.name
-        else:
-            continue
-        if run.folder.resolve() == recipe.run_folder.resolve():
-            raise RunError(
-                f"train.init_from: {named} is this run itself, which resumes from its own checkpoints anyway. To "
-                "fine-tune it, name another folder with --train.out."
-            )
-        return run, name
+            return Run(path), None
+        if path.parent.name == "checkpoints" and is_run(path.parent.parent):
+            return Run(path.parent.parent), path.name
     raise RunError(
         f"train.init_from: {named} is not a run: {recipe.origin.tried('train.init_from', named)}. Name a folder that "
         "nmt-train wrote, runs/NAME, or a checkpoint in it, runs/NAME/checkpoints/update-00012000."
@@ -178,7 +171,8 @@ def copy_weights(
         if not sources:
             skipped[names[0]] = "not in that run"
         elif not fitting or (codec is None and sources[0].shape != param.shape):
-            skipped[names[0]] = f"{_shape(sources[0])} there, {_shape(param)} here"
+            there, here = (" x ".join(map(str, matrix.shape)) for matrix in (sources[0], param))
+            skipped[names[0]] = f"{there} there, {here} here"
         elif codec is None:
             param.copy_(fitting[0])
             loaded.append(names[0])
@@ -189,17 +183,6 @@ def copy_weights(
             loaded.append(names[0])
     unused = [names[0] for names in names_of(other).values() if own_params.keys().isdisjoint(names)]
     return {"grown": grown, "skipped": skipped, "loaded": loaded, "unused": unused}
-
-
-def differing_options(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Model options with which the same weights may compute something else: {name: (there, here)}."""
-    changed = differences(there.model_dump(), here.model_dump())
-    # A matrix that is shared only there gives equal copies here, which compute the same.
-    return {
-        name: (old, new)
-        for name, (old, new) in changed.items()
-        if name not in _IRRELEVANT and not (name.endswith("_sharing") and old and not new)
-    }
 
 
 def _vocabularies(model: TranslationModel, subwords: Subwords) -> dict[Tensor, Codec]:
@@ -227,7 +210,7 @@ def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Co
     new_rows = np.flatnonzero(~is_found).tolist()
     for new_row in new_rows:
         if new_row < codec.n_text:
-            source_ids = source_codec.cut(codec.raw([new_row])[0])  # not empty, since all bytes are pieces
+            source_ids = source_codec.cut(codec.raw([new_row])[0].decode())  # not empty, since all bytes are pieces
         else:  # a new tag starts as the mean of the other tags; without any it keeps its random value
             source_ids = source_codec.tag_ids(source_codec.tags)
         if source_ids:
@@ -240,10 +223,7 @@ def _pieces(codec: Codec) -> list[bytes | str]:
     return [*codec.raw(range(N_SPECIAL, codec.n_text)), *codec.tags]
 
 
-def _shape(tensor: Tensor) -> str:
-    return " x ".join(map(str, tensor.shape))
-
-
-def format_options(differing: dict[str, tuple[Any, Any]]) -> list[str]:
-    """Format the result of `differing_options` for people."""
-    return [f"model.{name}: {there} there, {here} here" for name, (there, here) in differing.items()]
+def options_warning(differing: dict[str, tuple[Any, Any]]) -> str:
+    """Return a warning of the differing options that `copy_from_origin` returns."""
+    listed = "; ".join(f"model.{name}: {there} there, {here} here" for name, (there, here) in differing.items())
+    return f"these model options differ, so the copied weights may compute something else: {listed}"

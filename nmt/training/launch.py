@@ -91,7 +91,8 @@ def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Cal
     model = new_model(recipe, data, ranks.device)
     was_compiled = saved.get("compiled", False) if saved else None
     recipe, compile_why = decide_compile(recipe, model, precision, ranks, was_compiled)
-    frozen = freeze(model, recipe.train.freeze)  # first: frozen parameters take no space for moments
+    if frozen := freeze(model, recipe.train.freeze):  # first: frozen parameters take no space for moments
+        record.say(frozen)
     rate_factors(model, recipe.optim.rate_of)  # raises early: the first weights take a while
     if folder is None:
         if ranks.is_main:
@@ -100,8 +101,6 @@ def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Cal
         first_weights(model, data, recipe, record)
     elif recipe.train.init_from:
         record.say(f"train.init_from has no effect: this run has checkpoints, and resumes from {folder.name}")
-    if frozen:
-        record.say(frozen)
     engine = Engine(model, recipe, precision=precision, ranks=ranks)
     trainer = Trainer(engine, feed, run, record, wants_stop, budget)
     if folder is not None:
@@ -119,7 +118,7 @@ def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Cal
 def _precision(recipe: Recipe, saved: dict[str, Any], ranks: Ranks) -> Precision:
     """The precision that the run began with, or a choice for a new run: the same on all ranks. saved: see `_train`."""
     if saved:
-        precision = Precision(saved["name"], "as the run began", ranks.device.type, saved.get("kernels", False))
+        precision = Precision(saved["name"], "as the run began", saved["device"], saved.get("kernels", False))
     else:
         precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, ranks.device))))
     why_not = ops.why_no_kernels() if precision.kernels else ""
@@ -156,10 +155,9 @@ def _introduce(trainer: Trainer, compile_why: str) -> None:
         data=data.train.fingerprint,
         seed=recipe.seed,
     )
-    langs = f"{recipe.data.src_lang} to {recipe.data.trg_lang}"
     record.say(
-        f"{recipe.name}: {langs}, {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, "
-        f"{device} in {precision.name}"
+        f"{recipe.name}: {recipe.data.src_lang} to {recipe.data.trg_lang}, {n_param:,} parameters, "
+        f"{data.train.n_pair:,} pairs, {n_update:,} updates an epoch, {device} in {precision.name}"
     )
     if device.type == "cuda":
         record.say(f"{'' if recipe.train.compiled else 'not '}compiled: {compile_why}")
@@ -169,7 +167,7 @@ def _command() -> str:
     """The command line, printable whatever its bytes; for a call from Python, the function."""
     program, *arguments = sys.argv
     path = Path(program)
-    if path.name not in ("nmt-train", "nmt-train.exe") and path.parts[-3:] != ("nmt", "cli", "train.py"):
+    if path.name != "nmt-train" and path.parts[-3:] != ("nmt", "cli", "train.py"):
         return "nmt.train(...)"
     return shlex.join(["nmt-train", *arguments]).encode("utf-8", "backslashreplace").decode("utf-8")
 

@@ -68,7 +68,7 @@ class Trial:
         with suppress_out_of_memory():  # also of the step, which allocates the moments
             self.seconds([work])
             fits = self.engine.memory.n_failed == 0
-        self.engine.optimizers.zero_grad()
+        self.engine.model.zero_grad()
         return fits
 
     def close(self) -> None:

@@ -2,18 +2,15 @@
 of a batch is the sum of the gradients of its halves. With dropout each piece has its own, reproducible masks."""
 
 import re
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from nmt.data.batches import Batch, halves
+from nmt.data.batches import Batch
+from nmt.data.subwords import PAD
 from nmt.processes import system_text
-
-if sys.platform != "win32":
-    import resource
 
 
 @dataclass(frozen=True)
@@ -31,9 +28,16 @@ class Work:
         return self.batch.src_seq.size(0) * max(self.batch.src_seq.size(1), self.batch.gold.size(1))
 
     def split(self) -> "list[Work]":
-        """Two pieces with half of the sentences each."""
+        """Two pieces with half of the sentences each, padded to their own longest sentences."""
         seeds = np.random.SeedSequence(self.seed).generate_state(2, np.uint64) >> np.uint64(1)
-        return [replace(self, batch=half, seed=int(seed)) for half, seed in zip(halves(self.batch), seeds, strict=True)]
+        batch, middle, pieces = self.batch, self.batch.src_seq.size(0) // 2, list[Work]()
+        for rows, seed in zip((slice(middle), slice(middle, None)), seeds, strict=True):
+            n_src, n_trg = (int((seq[rows] != PAD).sum(1).max()) for seq in (batch.src_seq, batch.gold))
+            gold = batch.gold[rows, :n_trg]
+            n_gold = int((gold != PAD).sum())
+            half = Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, n_gold)
+            pieces.append(replace(self, batch=half, seed=int(seed)))
+        return pieces
 
 
 @dataclass
@@ -86,7 +90,9 @@ def footprint(device: torch.device) -> dict[str, float]:
     """{"rss_mb": current memory of the process, "device_peak_mb": peak memory of torch on the GPU}, where known."""
     megabytes = {}
     resident = _number_after(Path("/proc/self/status"), "VmRSS:", 1024)
-    if resident is None and sys.platform != "win32":  # macOS
+    if resident is None:  # macOS
+        import resource
+
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if resident is not None:
         megabytes["rss_mb"] = round(resident / (1 << 20), 1)

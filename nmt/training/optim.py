@@ -18,10 +18,9 @@ from nmt.training.parallel import full_tensor, local, shard_like, total_norm
 
 
 class WithoutCompiler(torch.optim.Optimizer):
-    """Optimizer whose construction and zero_grad, torch's own but unwrapped, do not load torch's compiler."""
+    """Optimizer whose construction, torch's own but unwrapped, does not load torch's compiler."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
 
 class Adam(WithoutCompiler, torch.optim.Adam):
@@ -87,20 +86,20 @@ class Muon(WithoutCompiler):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient."""
-        small_stacks: dict[tuple[int, int], list[_Stack]] = defaultdict(list)  # by block shape
+        small_stacks: dict[torch.Size, list[_Stack]] = defaultdict(list)  # by the shape of their blocks
         for group in self.param_groups:
             with_grad = [param for param in group["params"] if param.grad is not None]
             for params in _grouped(with_grad, lambda param: param.shape).values():
                 stack = self._look_ahead(params, group)
-                if stack.ahead.numel() > _SMALL:
+                if stack.blocks.numel() > _SMALL:
                     _move([stack])
                 else:
-                    small_stacks[min(stack.block), max(stack.block)].append(stack)
+                    small_stacks[stack.blocks.shape[1:]].append(stack)
         for stacks in small_stacks.values():
             _move(stacks)
 
     def _look_ahead(self, params: list[nn.Parameter], group: dict[str, Any]) -> "_Stack":
-        """Apply weight decay to parameters of one shape, and return their momentum step."""
+        """Apply weight decay to parameters of one shape, and return their momentum steps."""
         for param in params:
             if "momentum" not in self.state[param]:
                 self.state[param]["momentum"] = torch.zeros_like(param)
@@ -110,46 +109,39 @@ class Muon(WithoutCompiler):
         if group["weight_decay"]:
             torch._foreach_mul_([local(param) for param in params], 1 - group["lr"] * group["weight_decay"])
         ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov: look one step ahead
-        block = group["block"] or tuple(params[0].shape)
+        (rows, columns), (height, width) = params[0].shape, group["block"] or params[0].shape
         # Momentum is sharded like its parameter, but only a full matrix can be orthogonalised.
         matrices = torch.stack([full_tensor(matrix) for matrix in ahead])
-        return _Stack(params, matrices, block, -group["lr"] * 0.2 * max(block) ** 0.5)
+        grid = matrices.view(-1, rows // height, height, columns // width, width).transpose(2, 3)
+        blocks = grid.reshape(-1, height, width)
+        factor = -group["lr"] * 0.2 * max(height, width) ** 0.5
+        return _Stack(params, blocks if height <= width else blocks.mT, (height, width), factor)
 
 
 class _Stack(NamedTuple):
-    """Parameters of one shape, and their momentum steps, (N, rows, columns). block: the shape of the submatrices of
-    each. factor: multiplies the orthogonalised step."""
+    """Parameters of one shape, and their momentum steps as blocks, (N, rows, columns), rows <= columns. block: the
+    shape of a block in its parameter, which may be the transposed one. factor: multiplies the orthogonalised step."""
 
     params: list[nn.Parameter]
-    ahead: Tensor
+    blocks: Tensor
     block: tuple[int, int]
     factor: float
 
 
 def _move(stacks: list[_Stack]) -> None:
-    """Move the parameters of stacks whose blocks have the same shape, up to transposition."""
-    split = [_split(stack.ahead, stack.block) for stack in stacks]
-    wide = [blocks if blocks.size(1) <= blocks.size(2) else blocks.mT for blocks in split]
-    matrices = torch.cat(wide) if len(wide) > 1 else wide[0]
-    directions = torch.split(orthogonalise(matrices), [len(blocks) for blocks in wide])
-    for (params, ahead, block, factor), direction in zip(stacks, directions, strict=True):
-        blocks = direction if block[0] <= block[1] else direction.mT
-        updates = _join(blocks, ahead.shape[1:]).unbind()
+    """Move the parameters of stacks whose blocks have the same shape."""
+    matrices = torch.cat([stack.blocks for stack in stacks]) if len(stacks) > 1 else stacks[0].blocks
+    directions = torch.split(orthogonalise(matrices), [len(stack.blocks) for stack in stacks])
+    for (params, _, (height, width), factor), direction in zip(stacks, directions, strict=True):
+        rows, columns = params[0].shape
+        blocks = direction if height <= width else direction.mT
+        grid = blocks.view(-1, rows // height, columns // width, height, width)
+        updates = grid.transpose(2, 3).reshape(-1, rows, columns).unbind()
         steps = [local(shard_like(param, update)) for param, update in zip(params, updates, strict=True)]
         torch._foreach_add_([local(param) for param in params], steps, alpha=factor)
 
 
-def _split(x: Tensor, block: tuple[int, int]) -> Tensor:
-    """(N, rows, columns) -> the blocks of all of them, (N', *block)."""
-    n, rows, columns = x.shape
-    return x.view(n, rows // block[0], block[0], columns // block[1], block[1]).transpose(2, 3).reshape(-1, *block)
-
-
-def _join(blocks: Tensor, shape: torch.Size) -> Tensor:
-    """Undo `_split`: blocks of matrices of this shape -> (N, *shape)."""
-    (rows, columns), (height, width) = shape, blocks.shape[1:]
-    grid = blocks.view(-1, rows // height, columns // width, height, width)
-    return grid.transpose(2, 3).reshape(-1, rows, columns)
+Factors = dict[nn.Parameter, float]  # learning-rate factor of each trained parameter
 
 
 def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
@@ -175,16 +167,13 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
     return line if frozen else ""
 
 
-def rate_factors(model: nn.Module, factor_of: Mapping[str, float]) -> dict[nn.Parameter, float]:
-    """Learning-rate factors of parameters that match a pattern. factor_of: {pattern: factor}; the first match counts.
-
-    Raises RecipeError if a pattern matches no parameter.
-    """
-    names = names_of(model)
-    factors: dict[nn.Parameter, float] = {}
-    for pattern, factor in factor_of.items():
-        for param in _matching(names, pattern, "optim.rate_of"):
-            factors.setdefault(param, factor)
+def rate_factors(model: nn.Module, factor_of: dict[str, float]) -> Factors:
+    """The factors of the parameters that are not frozen. factor_of: {pattern: factor}; the first match counts, and
+    without one the factor is 1. Raises RecipeError if a pattern matches no parameter."""
+    names, factors = names_of(model), {param: 1.0 for param in model.parameters() if param.requires_grad}
+    for pattern, factor in reversed(factor_of.items()):
+        matching = _matching(names, pattern, "optim.rate_of")
+        factors.update({param: factor for param in matching if param.requires_grad})
     return factors
 
 
@@ -193,9 +182,8 @@ def _matching(names: Mapping[nn.Parameter, list[str]], pattern: str, option: str
     if not params:
         all_names = [name for aliases in names.values() for name in aliases]
         prefixes = {".".join(name.split(".")[:n]) + ".*" for name in all_names for n in range(1, name.count(".") + 1)}
-        close = difflib.get_close_matches(pattern, [*sorted(prefixes), *all_names], n=3, cutoff=0.5)
-        shown = close or sorted(prefix for prefix in prefixes if prefix.count(".") == 1)
-        raise RecipeError(f"{option}: {pattern!r} matches no parameter of this model. Close names: {', '.join(shown)}.")
+        close = difflib.get_close_matches(pattern, [*sorted(prefixes), *all_names], n=3, cutoff=0.0)
+        raise RecipeError(f"{option}: {pattern!r} matches no parameter of this model. Close names: {', '.join(close)}.")
     return params
 
 
@@ -207,9 +195,8 @@ class Optimizers:
     its peak learning rate. Each of its groups scales that by its rate_factor."""
 
     def __init__(self, model: nn.Module, config: OptimConfig) -> None:
-        chosen = rate_factors(model, config.rate_of)
-        factors = {param: chosen.get(param, 1.0) for param in model.parameters() if param.requires_grad}
-        self.model, self.parts = model, OPTIMIZERS[config.name](model, factors, config)
+        self.model = model
+        self.parts = OPTIMIZERS[config.name](model, rate_factors(model, config.rate_of), config)
 
     @property
     def skips_on_device(self) -> bool:
@@ -223,10 +210,6 @@ class Optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["rate_factor"]
         return rates[0]
-
-    def zero_grad(self) -> None:
-        for optimizer in self.parts:
-            optimizer.zero_grad()
 
     def state(self) -> dict[str, Tensor]:
         """All state tensors of the optimizers, named `parameter|quantity`."""
@@ -268,13 +251,9 @@ class Optimizers:
                     # Fused optimizers read these attributes before they step; GradScaler passes its flag the same way.
                     vars(optimizer).update(grad_scale=None, found_inf=(~finite).float())
                 scaler.step(optimizer)
-        if scaler.is_enabled():
-            scaler.update()  # also after a skipped update, which lowers the scale
-        self.zero_grad()
+        scaler.update()  # also after a skipped update, which lowers the scale
+        self.model.zero_grad()
         return norm, finite
-
-
-Factors = dict[nn.Parameter, float]  # learning-rate factor of each trained parameter
 
 
 def groups_of(factors: Factors, weight_decay: float) -> list[dict[str, Any]]:
@@ -295,11 +274,10 @@ def _adam(_: nn.Module, factors: Factors, config: OptimConfig) -> list[torch.opt
 
 def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch.optim.Optimizer]:
     """Muon for the hidden matrices, AdamW for embeddings, output matrix and vectors."""
-    modules = list(model.modules())
-    vocab_weights: set[Tensor] = {m.weight for m in modules if isinstance(m, nn.Embedding)}
-    vocab_weights |= {p for name, p in model.named_parameters() if name == "trg_word_prj.weight"}
+    vocab_weights: set[Tensor] = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
+    vocab_weights.add(model.get_parameter("trg_word_prj.weight"))
     block_of: dict[Tensor, tuple[int, int]] = {}  # weights that consist of several matrices, and the shape of each
-    for module in modules:
+    for module in model.modules():
         if blocks := getattr(module, "blocks", None):
             block_of |= blocks()
     hidden = {p: factor for p, factor in factors.items() if p.dim() == 2 and p not in vocab_weights}

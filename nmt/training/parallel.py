@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nmt import ops
-from nmt.errors import MachineError, NmtError, RunError
+from nmt.errors import MachineError, NmtError
 from nmt.processes import process_rank
 
 T = TypeVar("T")
@@ -268,12 +268,6 @@ def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
         time.sleep(0.05)
     absent = [number for number, name in enumerate(read("name")) if not name]
     raise RuntimeError(f"rank {', '.join(map(str, absent)) or '?'} is missing")
-
-
-def require_one_process(flag: str) -> None:
-    """Raise RunError if torchrun started several processes for work of a single one."""
-    if process_rank().world_size > 1:
-        raise RunError(f"{flag} works in one process only: start it without torchrun.")
 
 
 def _summary(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import torch
 from tqdm import tqdm
 
 from nmt.data.plan import Plan, Position
-from nmt.errors import TrainingError
+from nmt.errors import MachineError
 from nmt.models.base import TranslationModel
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -16,7 +16,7 @@ from nmt.training.engine import Outcome, duration
 from nmt.training.log import Record, as_text
 from nmt.training.memory import Memory, footprint
 from nmt.training.state import TrainState, changes
-from nmt.training.validate import Measured, describe, fields_of, score_of
+from nmt.training.validate import FORMATS, Measured, describe
 
 _SLOW = 4  # times slower than the fastest updates before
 _SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
@@ -108,12 +108,13 @@ class TrainingReporter:
             text += f" of {self.recipe.train.updates:,}, left {clock(self.seconds_left(state, pace))}"
         metric = self.recipe.valid.metric
         best = state.best_update(metric)
-        scores = [f", best {score_of(metric, entry[metric])}" for entry in state.history if entry["update"] == best]
-        self.record.progress(done, f"{text}, loss {self.loss:.2f}{''.join(scores)}")
+        scores = [FORMATS[metric].format(entry[metric]) for entry in state.history if entry["update"] == best]
+        self.record.progress(done, ", best ".join([f"{text}, loss {self.loss:.2f}", *scores]))
 
     def seconds_left(self, state: TrainState, pace: float) -> float:
         """Return the seconds until the last update or the end of the budget. pace: seconds per update."""
-        return min(max(0, self.recipe.train.updates - state.update) * pace, self.budget.left(state))
+        left = max(0, self.recipe.train.updates - state.update) * pace
+        return min(left, max(0.0, self.budget.seconds - state.wall_seconds)) if self.budget.seconds else left
 
     def resumed(self, state: TrainState, *, had_finished: bool) -> None:
         """Report if the first set was measured under other conditions in the last validation. had_finished: whether the
@@ -148,7 +149,7 @@ class TrainingReporter:
 
     def skipped(self, state: TrainState, position: Position, outcome: Outcome) -> None:
         """Report the first skipped update of a run; the log and the final message count the others. position: place of
-        the update in the data. Raises TrainingError after MAX_BAD in a row."""
+        the update in the data. Raises MachineError after MAX_BAD in a row."""
         where = f"update {state.update + 1} (epoch {position.epoch}, update {position.update} in it)"
         if state.n_skipped == 1:
             self.record.say(
@@ -157,33 +158,26 @@ class TrainingReporter:
                 f"found. {MAX_BAD} in a row end the run; log.jsonl counts all."
             )
         if state.n_bad >= MAX_BAD:
-            raise TrainingError(
+            raise MachineError(
                 f"{where}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate {outcome.rate:.2e}: not "
                 f"finite {MAX_BAD} times in a row. The weights were not touched; earlier checkpoints are intact. Start "
                 "a new run with a lower learning rate, a longer optim.warmup, optim.clip, or in fp32."
             )
 
-    def validation(self, state: TrainState, measured: dict[str, Measured], halved: int) -> None:
-        """Report all measurements to the log; to people the numbers and one example of the first set, in turn.
-
-        halved: cost of the batch for which memory ran out first; 0: none in this validation.
-        """
-        if halved:
-            self.record.say(
-                f"memory ran out in validation: from now on batches of {halved:,} tokens (sentences x longest side) or "
-                "more are split in halves, with the same result. A smaller valid.max_tokens avoids this."
-            )
-        self.record.write("valid", state.update, **fields_of(measured))
+    def validation(self, state: TrainState, measured: dict[str, Measured]) -> None:
+        """Report all measurements to the log; to people the numbers and one example of the first set, in turn."""
+        (first_name, first), *others = measured.items()
+        sets = {"sets": dict(others)} if others else {}
+        self.record.write("valid", state.update, set=first_name, **first, **sets)
         is_best = state.best_update(self.recipe.valid.metric) == state.update
-        first_name = next(iter(measured))
-        for name, (numbers, _) in measured.items():
+        for name, numbers in measured.items():
             label = f"valid {name}" if len(measured) > 1 else "valid"
             mark = "  * best" if is_best and name == first_name else ""
             self.record.row(f"{state.update:8,}  {label}  {describe(numbers)}{mark}")
-        if examples := measured[first_name][1].get("examples", []):
+        if examples := first.get("examples"):
             self.record.say(as_text(examples[len(state.history) % len(examples)]))
         is_late = state.update >= max(_EARLY, self.recipe.optim.n_warmup)
-        if is_late and not self.has_warned_of_source and measured[first_name][1].get("distinct", 1.0) < _FEW:
+        if is_late and not self.has_warned_of_source and first.get("distinct", 1.0) < _FEW:
             self.has_warned_of_source = True
             self.record.say(
                 "warning: almost all translations of the validation set are the same text, so the model ignores the "

@@ -42,7 +42,7 @@ _MIN_DROPOUT, _DROPOUT_PER_EPOCH = 0.1, 0.01  # fewer epochs overfit less
 def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, say: Callable[[str], None]) -> Recipe:
     """Return the recipe with a value for every `auto` that training needs. begun: the recipe of a run that is resumed,
     None for a new run. say: called with a message for each choice and its reason."""
-    original, n_in_time = recipe, 0
+    n_in_time = 0
     if begun is not None:
         budget = begun.train.time_budget
         if budget and "time_budget" not in recipe.train.model_fields_set:  # it was given on the command line
@@ -72,22 +72,20 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
         say(f"batch.max_tokens: auto: {max_tokens:,}: larger batches {limit}, or leave few updates an epoch")
     train = recipe.train
     if train.epochs and not (begun and (train.epochs, train.updates) == (begun.train.epochs, begun.train.updates)):
-        n_update, why = _updates_of_epochs(original, Feed(recipe, data, ranks).plan, ranks)
+        n_update, why = _updates_of_epochs(recipe, Feed(recipe, data, ranks).plan, ranks)
         recipe = _with(recipe, "train", {"updates": n_update})
         say(f"train.epochs: {train.epochs:,}: {why}")
-    optim, train, chosen = recipe.optim, recipe.train, dict[str, Any]()
-    if optim.schedule == "auto":
-        chosen["schedule"] = "linear" if train.time_budget else "inverse_sqrt"
-    if optim.warmup == "auto":
+    train = recipe.train
+    if recipe.optim.schedule == "auto":
+        recipe = _with(recipe, "optim", {"schedule": "linear" if train.time_budget else "inverse_sqrt"})
+    if recipe.optim.warmup == "auto":
         n_update, why = train.updates, ""
         if train.time_budget:
             n_update = n_in_time or _room(recipe, data, ranks)[0]
             why = f" that train.time_budget, {train.time_budget}, has room for"
-        chosen["warmup"] = warmup_of(n_update)
-        schedule = chosen.get("schedule", optim.schedule)
-        say(f"optim.warmup: auto: {chosen['warmup']:,} of about {n_update:,} updates{why}; optim.schedule: {schedule}")
-    if chosen:
-        recipe = _with(recipe, "optim", chosen)
+        warmup, schedule = warmup_of(n_update), recipe.optim.schedule
+        say(f"optim.warmup: auto: {warmup:,} of about {n_update:,} updates{why}; optim.schedule: {schedule}")
+        recipe = _with(recipe, "optim", {"warmup": warmup})
     if recipe.valid.every == "auto" and not train.time_budget:  # else validation is due by time
         recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
     return recipe
@@ -184,10 +182,8 @@ def warmup_of(n_update: int) -> int:
 
 def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     """Return the recipe with other options in a section, validated again: a preset may contradict other options."""
-    tree = recipe.model_dump()
-    # Options that are not set are defaults, which a preset may change.
-    tree["model"] = recipe.model.model_dump(exclude_unset=True)
-    tree[section] |= options
+    tree = recipe.model_dump(exclude_unset=True)  # the others are defaults, which a preset may change
+    tree[section] = {**tree.get(section, {}), **options}
     try:
         return Recipe.model_validate(tree).with_origin(recipe.origin)
     except ValidationError as error:

@@ -44,9 +44,10 @@ class RunPage:
         self._run = run
 
     def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
-        """Write the page after a validation and at the end; at the end also the card of the final model."""
-        if kind == "final":
-            write_card(self._run)
+        """Write the page after a validation and at the end; at the end also the card, unless its owner edited it."""
+        path = self._run.folder / CARD
+        if kind == "final" and (not path.exists() or _MADE in path.read_text(encoding="utf-8", errors="replace")):
+            write_durably(path, card(self._run).encode())
         if kind in ("valid", "final"):
             write_durably(self._run.folder / PAGE, page([self._run]).encode())
 
@@ -94,8 +95,7 @@ def _facts(run: Run, name: str) -> Entry:
     for set_name, entries in sets.items():
         updates = [entry["update"] for entry in entries]
         minutes = np.interp(updates, [0, *train_curves["update"]], [0.0, *train_curves["minutes"]]).tolist()
-        keys = [key for key in _VALID_CURVES if any(key in entry for entry in entries)]
-        scores = {key: [entry.get(key) for entry in entries] for key in keys}
+        scores = {key: [entry.get(key) for entry in entries] for key in _VALID_CURVES}  # the page leaves empty ones out
         curves[set_name] = {"update": updates, "minutes": minutes, **scores}
     examples = [{"update": entry["update"], "rows": entry["examples"]} for entry in valid if entry.get("examples")]
     report = _prepared_json(run, "report.json")
@@ -175,13 +175,6 @@ def write_summary(folder: Path, runs: Sequence[Run]) -> str:
     return text
 
 
-def write_card(run: Run) -> None:
-    """Write the model card of a run that has a final model, unless the present one was edited."""
-    path = run.folder / CARD
-    if not path.exists() or _MADE in path.read_text(encoding="utf-8", errors="replace"):
-        write_durably(path, card(run).encode())
-
-
 def card(run: Run) -> str:
     """Return the card of the final model, as Hugging Face's: a YAML head, then scores, data, training and limits."""
     recipe, log = run.recipe(), entries_of(run)
@@ -194,13 +187,8 @@ def card(run: Run) -> str:
     datasets = dict.fromkeys(corpus.dataset for corpus in recipe.data.train)
     codes = [language_of(code).primary for code in dict.fromkeys(langs) if not code.startswith(("x-", UNTOLD))]
     signatures = {name: entry[key] for entry in valid for name in METRICS if (key := f"{name}_signature") in entry}
-    scores = (
-        f"\n| {METRICS[name].title} | {chosen[name]:.2f} | `{_cell(signatures.get(name, ''))}` |" for name in measured
-    )
-    files = (
-        f"\n| {file['split']} | {_cell(Path(str(file['name'])).name)} | {file['n_line']:,} | `{file['sha256']}` |"
-        for file in inputs
-    )
+    scores = [[METRICS[name].title, f"{chosen[name]:.2f}", f"`{signatures.get(name, '')}`"] for name in measured]
+    files = [[file["split"], Path(file["name"]).name, f"{file['n_line']:,}", f"`{file['sha256']}`"] for file in inputs]
     init_from, beam = recipe.train.init_from, recipe.valid.beam
     parts = {
         "language": json.dumps(codes),
@@ -211,8 +199,8 @@ def card(run: Run) -> str:
         "direction": f"{language_of(langs[0]).name} to {', '.join(language_of(code).name for code in langs[1:])}",
         "origin": f"starting from the weights of {init_from}" if init_from else "from scratch",
         "chosen": final["chosen"],
-        "scores": "".join(scores),
-        "files": "".join(files),
+        "scores": _table(scores),
+        "files": _table(files),
         "facts": "\n".join(f"- {name}: `{text}`" for name, text in _rows(recipe, log)),
         "max_len": str(recipe.data.max_len),
         "search": f"beam size {beam}" if beam > 1 else "greedy search",
@@ -221,5 +209,7 @@ def card(run: Run) -> str:
     return filled(Path(__file__).with_name("run_card.md").read_text(encoding="utf-8"), parts)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _table(rows: list[list[str]]) -> str:
+    """Return rows of a table in Markdown."""
+    escaped = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
+    return "".join(f"\n| {' | '.join(row)} |" for row in escaped)

@@ -16,7 +16,7 @@ from torch import Tensor
 from nmt import checkpoint
 from nmt.data.plan import Position
 from nmt.device import peak_flops
-from nmt.errors import MachineError, RunError, TrainingError, is_out_of_memory
+from nmt.errors import MachineError, RunError, is_out_of_memory
 from nmt.extras import version_and_commit
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -28,7 +28,7 @@ from nmt.training.log import Record
 from nmt.training.parallel import checksum, is_sharded, shard_like
 from nmt.training.reporter import TITLES, TrainingReporter, flops_per_token
 from nmt.training.state import Sums, TrainState, goodness
-from nmt.training.validate import Measured, Validation, describe, ends_of, final_choice
+from nmt.training.validate import Measured, Validation, describe, ends_of, final_choice, numbers_of
 
 
 class Trainer:
@@ -88,13 +88,13 @@ class Trainer:
     def save(self, *, planned: bool = True) -> None:
         """Commit a checkpoint and delete those no longer kept. All ranks must call it. planned: whether an
         uninterrupted run would save here, too. The next save deletes a checkpoint made only for a stop, so the run
-        keeps and averages the same ones. Raises TrainingError, and writes nothing, if ranks have diverged."""
+        keeps and averages the same ones. Raises MachineError, and writes nothing, if ranks have diverged."""
         state, engine, run = self.state, self.engine, self.run
         replicated = [param for param in engine.model.parameters() if not is_sharded(param)]
         counters = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
         sums = self.ranks.all_gather(checksum([*replicated, torch.tensor(counters, device=engine.model.device)]))
         if odd := [f"rank {rank}" for rank, number in enumerate(sums) if number != statistics.mode(sums)]:
-            raise TrainingError(
+            raise MachineError(
                 f"update {state.update}: weights or position of {', '.join(odd)} differ from the other ranks, so "
                 "nothing was saved. Suspect the memory or the device of that machine. The same command resumes from "
                 "the last checkpoint, when all were equal."
@@ -217,7 +217,7 @@ class Trainer:
     def validate(self) -> bool:
         """Validate on rank 0 and record the scores on every rank. Returns False if a stop ended it. If memory runs
         out, or the scores of a search are not finite, saves and raises MachineError."""
-        state, too_large, measured = self.state, self.validation.too_large, dict[str, Measured]()
+        state, measured, n_failed = self.state, dict[str, Measured](), self.validation.n_failed
         begin = self.budget.clock()
         weights = self.ranks.gather(checkpoint.weights_of(self.model))
 
@@ -243,7 +243,12 @@ class Trainer:
         state.validated_share = self.time_share
         state.history.append({"update": state.update, **self.ranks.on_main(lambda: self.validation.entry(measured))})
         if self.ranks.is_main:
-            self.reporter.validation(state, measured, halved=0 if too_large else self.validation.too_large)
+            self.reporter.validation(state, measured)
+            if self.validation.n_failed and not n_failed:
+                self.record.say(
+                    "memory ran out in validation: larger batches are halved from now on, with the same result. A "
+                    "smaller valid.max_tokens avoids this."
+                )
         self.budget.measured(state, self.budget.clock() - begin, self.time_share)
         self.time_share, state.measure_share = self.ranks.on_main(
             lambda: (self.budget.count_time(state), state.measure_share)
@@ -264,10 +269,8 @@ class Trainer:
         validator, metric = self.validation.first, recipe.valid.metric
         has_time = partial(self.budget.has_time, state)
         results: dict[str, dict[str, float]] = {}
-        measured = {
-            int(entry["update"]): {name: entry[name] for name in validator.names if name in entry}
-            for entry in state.comparable(*validator.names)
-        }
+        entries, names = state.comparable(*validator.names), validator.names
+        measured = {int(entry["update"]): {name: entry[name] for name in names if name in entry} for entry in entries}
         # The last may have no scores of translations if the time ran out.
         is_scored = metric in measured.get(state.update, {metric})
         criterion = metric if is_scored or has_time(state.measure_seconds) else "loss"
@@ -280,14 +283,12 @@ class Trainer:
                 if criterion not in numbers and results and not has_time(state.measure_seconds):
                     record.say(f"{name:>18}  not measured: the time budget is over")
                     continue
-                folders = [folder_of[update] for update in updates]
-                is_moving = file == checkpoint.EMA
-                weights = checkpoint.load_tensors(folders[0], file) if is_moving else checkpoint.average(folders)
+                weights = checkpoint.average([folder_of[update] for update in updates], file)
                 if criterion in numbers:
                     results[name] = numbers
                 else:
                     checkpoint.load_weights(model, weights, name)
-                    results[name], _ = validator.measure(model, self.wants_stop, has_time)
+                    results[name] = numbers_of(validator.measure(model, self.wants_stop, has_time))
                 if self.wants_stop():
                     return ""
                 record.say(f"{name:>18}  update {newest:,}  {describe(results[name])}")

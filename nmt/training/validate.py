@@ -29,13 +29,14 @@ from nmt.training.state import Conditions
 
 N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are converted to full precision at a time
-FORCED = ("loss", "perplexity", "accuracy")
+FORCED = {"loss": "loss {:.3f}", "perplexity": "ppl {:.2f}", "accuracy": "accuracy {:.1%}"}
+FORMATS = {**FORCED, **{name: f"{metric.title} {{:.2f}}" for name, metric in METRICS.items()}}  # of numbers, for people
 # Options of `decode` that change the translations.
 _SEARCH = (
     *("beam", "length_penalty", "alpha", "no_repeat", "split", "max_src_len", "copy_letterless"),
     *("max_len_a", "max_len_b", "min_len_a", "min_len_b"),
 )
-Measured = tuple[dict[str, float], dict[str, Any]]  # numbers; signatures and examples
+Measured = dict[str, Any]  # fields of the log for one set: numbers, signatures, examples, `distinct`
 Predicate = Callable[[], bool]
 
 
@@ -80,7 +81,7 @@ class Validator:
         self.batches = length_batches(lengths[: files.max_sentences or None], self.config.max_tokens)
         self.memory = Memory()
         self.metrics = [name for name, metric in METRICS.items() if metric.always or name == self.config.metric]
-        self.names = (*FORCED, *self.metrics) if self.translate else FORCED  # of all numbers
+        self.names = [*FORCED, *(self.metrics if self.translate else [])]  # of all numbers
 
     @property
     def conditions(self) -> Conditions:
@@ -97,20 +98,18 @@ class Validator:
     def measure(
         self, model: TranslationModel, wants_stop: Predicate = lambda: False, in_time: Predicate = lambda: True
     ) -> Measured:
-        """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite; and signatures and examples.
+        """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite, signatures and examples.
 
         wants_stop: called between batches. in_time: called only during translation. After a stop, or when time is over,
         the rest is left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if
         halving does not help, and MachineError if the scores of a search are not finite.
         """
         with suppress_out_of_memory(), evaluating(model), eager(model):
-            numbers = self._teacher_forced(model, wants_stop)
-            details: dict[str, Any] = {}
+            measured = self._teacher_forced(model, wants_stop)
             if self.translate and not wants_stop():
                 with contextlib.suppress(_StopTranslating):
-                    scores, details = self._translated(model, lambda: wants_stop() or not in_time())
-                    numbers |= scores
-            return {name: value for name, value in numbers.items() if math.isfinite(value)}, details
+                    measured |= self._translated(model, lambda: wants_stop() or not in_time())
+            return {name: value for name, value in measured.items() if name not in self.names or math.isfinite(value)}
         raise OutOfMemory(
             f"memory of {model.device} ran out in validation, even with one pair at a time: make valid.beam, "
             f"{self.config.beam}, or decode.max_len_a smaller, set valid.translate to false, or measure fewer pairs by "
@@ -118,7 +117,7 @@ class Validator:
         )
 
     @torch.inference_mode()
-    def _teacher_forced(self, model: TranslationModel, wants_stop: Predicate) -> dict[str, float]:
+    def _teacher_forced(self, model: TranslationModel, wants_stop: Predicate) -> Measured:
         loss, n_right, n_gold = 0.0, 0, 0
         for rows in self.batches:
             if wants_stop():
@@ -162,10 +161,11 @@ class Validator:
         scores = score(texts, self.metrics)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]
-        details: dict[str, Any] = {f"{name}_signature": result.signature for name, result in scores.items()}
-        details["examples"] = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
-        details["distinct"] = round(len(set(output)) / len(set(self.trg)), 4)
-        return {name: result.value for name, result in scores.items()}, details
+        measured: Measured = {name: result.value for name, result in scores.items()}
+        measured |= {f"{name}_signature": result.signature for name, result in scores.items()}
+        measured["examples"] = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
+        measured["distinct"] = round(len(set(output)) / len(set(self.trg)), 4)
+        return measured
 
 
 def _loss_and_hits(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,11 +186,6 @@ class Validation:
         self.sets = {name: Validator(name, recipe, data, precision, limits) for name in data.valid_sets}
         self.first_name, self.first = next(iter(self.sets.items()))
 
-    @property
-    def too_large(self) -> int:
-        """Cost of the smallest batch that did not fit into memory; 0: none yet."""
-        return min((cost for validator in self.sets.values() if (cost := validator.memory.too_large)), default=0)
-
     def measure(self, model: TranslationModel, wants_stop: Predicate, in_time: Predicate) -> dict[str, Measured]:
         """Return the measurements of each set under its name; of sets after the first only while there is time."""
         return {
@@ -199,32 +194,27 @@ class Validation:
             if name == self.first_name or in_time()
         }
 
+    @property
+    def n_failed(self) -> int:
+        """How often memory ran out in validation."""
+        return sum(validator.memory.n_failed for validator in self.sets.values())
+
     def entry(self, measured: dict[str, Measured]) -> dict[str, Any]:
         """Return the entry of the history: numbers and conditions of the first set, numbers of others under "sets"."""
-        numbers = {name: measured[name][0] if name in measured else {} for name in self.sets}
+        numbers = {name: numbers_of(measured.get(name, {})) for name in self.sets}
         first = {**numbers.pop(self.first_name), "how": self.first.conditions}
         return {**first, "sets": numbers} if numbers else first
 
 
-def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
-    """Return the fields of a line of the log: measurements of the first set, those of the others under "sets"."""
-    (first, (numbers, details)), *others = measured.items()
-    sets = {name: {**other_numbers, **other_details} for name, (other_numbers, other_details) in others}
-    return {"set": first, **numbers, **details, **({"sets": sets} if sets else {})}
-
-
-_FORMATS = {"loss": "loss {:.3f}", "perplexity": "ppl {:.2f}", "accuracy": "accuracy {:.1%}"}
-
-
-def score_of(name: str, value: float) -> str:
-    """Format a number of a validation for people."""
-    return f"{METRICS[name].title} {value:.2f}" if name in METRICS else _FORMATS[name].format(value)
+def numbers_of(measured: Measured) -> dict[str, float]:
+    """Return the numbers in a measurement or in an entry of the history."""
+    return {name: measured[name] for name in FORMATS if name in measured}
 
 
 def describe(numbers: dict[str, Any]) -> str:
     """Format validation results as a part of a line for people; the accuracy is only in the log."""
-    names = ("loss", "perplexity", *METRICS)
-    return "  ".join(score_of(name, numbers[name]) for name in names if name in numbers)
+    shown = (name for name in FORMATS if name in numbers and name != "accuracy")
+    return "  ".join(FORMATS[name].format(numbers[name]) for name in shown)
 
 
 # The end of a run, which RUN/model records.
@@ -232,11 +222,10 @@ def describe(numbers: dict[str, Any]) -> str:
 
 def finished_at(run: Run, recipe: Recipe) -> int | None:
     """Return the update of RUN/model; None if a checkpoint is newer or the recipe now asks for another end."""
-    final, ends = final_choice(run), ends_of(recipe)
+    final = final_choice(run)
     if final is None or final["update"] < max(run.updates(), default=0):
         return None
-    is_same = all(ends.get(name) == value for name, value in final.get("ends", {}).items())
-    return int(final["update"]) if is_same else None
+    return int(final["update"]) if final.get("ends", {}).items() <= ends_of(recipe).items() else None
 
 
 def final_choice(run: Run) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,11 @@ from sacrebleu.significance import estimate_ci
 from nmt.cli.score import main as score
 from nmt.cli.train import main as train
 from nmt.evaluation.metrics import comet_model
-from nmt.extras import is_installed
 from tests.training.conftest import TRANSLATION, write_pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning warns
-needs_comet = pytest.mark.skipif(
-    not is_installed("comet"), reason="needs pip install '.[comet]' in an environment of its own"
-)
+has_comet = find_spec("comet") is not None
+needs_comet = pytest.mark.skipif(not has_comet, reason="needs pip install '.[comet]' in an environment of its own")
 KINDS = ("regression_metric", "referenceless_regression_metric", "unified_metric")
 MADE_OF = {**OPTIONS, "decode.beam": "4"}
 
@@ -171,7 +170,7 @@ def test_model_that_needs_references_is_refused_as_quality_estimator(models, tra
     assert "needs references" in translate("--decode.qe", models / "regression_metric", code=2)[1]
 
 
-@pytest.mark.skipif(is_installed("comet"), reason="of an environment without it")
+@pytest.mark.skipif(has_comet, reason="of an environment without it")
 def test_missing_comet_package_is_reported_before_any_work(files, capsys):
     assert score(["a", "--ref", "ref", "--src", "src", "--metric", "comet"]) == 2
     assert (
@@ -185,12 +184,6 @@ def test_comet_without_source_lines_is_refused(files, capsys):
     assert "COMET needs the source lines: --src FILE" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--decode.beam", 1], "decode.qe: ranks two or more, but decode.beam is 1"),
-        (["--mbr", 4], "among three or more hypotheses, but decode.samples is 4, half of which decode.qe leaves"),
-    ],
-)
-def test_quality_estimation_with_too_few_hypotheses_is_refused(translate, flags, told):
-    assert told in translate("--decode.qe", "x", *flags, code=2)[1]
+def test_quality_estimation_with_too_few_hypotheses_is_refused(translate):
+    told = translate("--decode.qe", "x", "--decode.beam", 1, code=2)[1]
+    assert "decode.qe: ranks two or more, but decode.beam is 1" in told

@@ -56,7 +56,7 @@ def folder(tmp_path_factory):
         (preprocess, "own.yaml --data.out x.yaml", "expected a folder"),
         (preprocess, "own.yaml --report x.html", "--report needs --check"),
         (preprocess, "own.yaml --check --report t.de", "t.de: is not a report"),
-        (preprocess, "own.yaml --check --show 3", "--show prints prepared data, but --check"),
+        (preprocess, "own.yaml --check --show 3", "argument --show: not allowed with argument --check"),
         (preprocess, "own.yaml --show 3", "no such folder of prepared data"),
         (train, "colon.en", "colon.en is not a recipe (a YAML file)"),
         (train, "lone.yaml", "lone.yaml:1: expected a mapping of sections and options"),

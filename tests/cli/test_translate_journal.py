@@ -265,7 +265,8 @@ def test_file_created_during_translation_is_not_replaced(translate, files, at_an
     flags = ("-o", files / "out", "--alignments", files / "links", *WINDOW)
     at_answer(3, lambda: (files / name).write_bytes(b"mine"))
     _, err = translate(*flags, source=SOURCE, code=2)
-    assert f"{name} exists already. Move it away and give the command again, which resumes from the journal" in err
+    assert f"{name} exists already. Choose another name, or replace it with --overwrite." in err
+    assert f"out.journal keeps the translations of {len(LINES)} lines; the same command resumes after them" in err
     assert sorted(contents(files)) == sorted(["in", "ref", name, "out.journal"])
     assert (files / name).read_bytes() == b"mine"
     (files / name).unlink()

@@ -205,7 +205,7 @@ def test_language_and_tags_of_a_line_override_those_of_the_command(objects):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ({"trg_lang": "it"}, "trg_lang: it, but the model translates into en, fr: choose one of them."),
+        ({"trg_lang": "it"}, "trg_lang: it, but the model translates into en, fr: choose one of them (--trg-lang)."),
         ({"tags": ["web"]}, "tags: the model was not trained with the tag web (it knows bt, news)."),
         ({"tags": ["2fr"]}, "tags: the model was not trained with the tag 2fr"),
         ({"tags": "bt"}, "tags: expected a list of texts, found 'bt'"),
@@ -223,8 +223,8 @@ def test_lines_must_name_their_language_if_there_is_no_default(translate, object
     (record,) = objects(*JSONL, source=as_json(LINES[1]), run=run)
     assert tags_of(record) == ["<2fr>"]
     _, err = translate(*JSONL, source=as_json(LINES[1], LINES[0]), run=run, code=2)
-    assert "<stdin>:2: decode.trg_lang: not given, and the model translates into en, fr" in err
-    assert "error: decode.trg_lang: not given" in translate(run=run, code=2)[1]
+    assert "<stdin>:2: trg_lang: not given, and the model translates into en, fr" in err
+    assert "error: trg_lang: not given" in translate(run=run, code=2)[1]
     blank = objects(*JSONL, source=as_json({"source": " ", "trg_lang": "it"}))  # the model does not see it
     assert blank[0]["flags"] == ["blank"]
     run = str(make_run(tmp_path / "plain").folder)
@@ -253,7 +253,7 @@ def test_forced_scoring_uses_options_of_lines_in_command_and_python(translate, o
     assert [[piece for piece in line_pieces if piece in TAGS] for line_pieces in pieces] == EXPECTED_TAGS[:4]
     with pytest.raises(RecipeError, match="trg_lang: it, but the model translates into en, fr"):
         list(model.translate([Request(SHIP, trg_lang="it")]))
-    with pytest.raises(RecipeError, match=r"decode\.tags: the model was not trained with the tag web \(it knows bt"):
+    with pytest.raises(RecipeError, match=r"tags: the model was not trained with the tag web \(it knows bt"):
         model.translate([SHIP], tags=["web"])
 
 

@@ -217,19 +217,15 @@ def test_attention_of_chosen_lines_layers_heads_and_kinds_is_drawn(translate, tm
     assert kinds == {"cross": (2, 2), "encoder": (1, 2), "decoder": (2, 2)}
 
 
-def test_split_line_is_drawn_by_pieces_but_one_of_many_subwords_is_not(translate, objects, tmp_path, monkeypatch):
+def test_split_line_is_drawn_by_pieces_but_a_blank_one_is_not(translate, objects, tmp_path):
     source, flags = b"The old ship left. In May the ship! A ship. In May.\n", ["--decode.max_src_len", 16]
     translate("--attention", tmp_path / "a.html", *flags, source=source)
     drawn, (record,) = page_data(tmp_path / "a.html")["sentences"], objects(*flags, source=source)
     assert "split" in record["flags"] and len(drawn) > 1
     for side, tokens in (("src", record["source_tokens"]), ("trg", record["tokens"])):
         assert sum(len(sentence[side]["pieces"]) for sentence in drawn) == len(tokens)
-    monkeypatch.setattr("nmt.cli.translate_output.MOST_SHOWN", 60)
-    flags, source = ["--attention", tmp_path / "b.html", *flags, "--overwrite"], b"the old ship left in May " * 9
-    _, err = translate(*flags, source=b"the ship\n" + source)
-    assert "warning: <stdin>:2: not drawn" in err and (tmp_path / "b.html").exists()
-    lines, err = translate(*flags, source=source, code=2)
-    assert len(lines) == 1 and "none of its 1 lines can be drawn" in err
+    lines, err = translate("--attention", tmp_path / "b.html", source=b"\n", code=2)
+    assert len(lines) == 1 and "--attention: cannot be drawn: the input has 1 lines" in err
 
 
 def test_values_of_an_earlier_translation_are_not_copied(objects):

@@ -14,7 +14,7 @@ import pytest
 from nmt.data import keep
 from nmt.data import prepare as prepare_module
 from nmt.data.corpus import Prepared
-from nmt.data.manifest import building, settings_of
+from nmt.data.manifest import settings_of, temporary_folder
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
 from nmt.extras import version_and_commit
@@ -82,6 +82,7 @@ def test_only_the_first_bom_and_final_carriage_returns_are_stripped(tmp_path):
     data = Prepared.open(tmp_path / "out")
     kept = data.train.pairs(range(len(lines)))[0]
     assert [row.tolist() for row in kept] == data.subwords.src.encode(lines)
+    assert json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["notes"]["bom_inside"] == 2
 
 
 def test_other_corpora_or_another_order_differ_but_other_weights_do_not(tmp_path):
@@ -183,11 +184,11 @@ def test_report_counts_dropped_pairs_by_reason_with_their_lines(tmp_path):
     assert (report["read"], report["kept"], report["source_in_valid_or_test"]) == (17, 11, 1)
 
 
-def test_one_error_lists_all_missing_files_and_the_paths_tried(tmp_path, monkeypatch):
+def test_one_error_lists_a_missing_file_of_each_corpus_and_the_paths_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("NMT_DATA", str(tmp_path / "corpora"))
     missing = [TrainingCorpus(src="multi30k.x.de", trg="gone.en")]
     with pytest.raises(DataError) as error:
-        prepare(recipe_in(tmp_path, train=missing, valid=[ValidationSet(src="v.de", trg="gone.fr")]), tmp_path / "out")
+        prepare(recipe_in(tmp_path, train=missing, valid=[ValidationSet(src="gone.fr", trg="v.de")]), tmp_path / "out")
     message = str(error.value)
     assert str(Path("multi30k.x.de").absolute()) in message and str(tmp_path / "corpora" / "multi30k.x.de") in message
     assert "download_multi30k" in message and "data.valid: no file gone.fr: tried" in message
@@ -232,11 +233,11 @@ def test_concurrent_preparation_is_refused_and_leftovers_of_a_killed_one_removed
     leftover.mkdir()
     (leftover / "half").touch()
     (tmp_path / ".out.preparing.lock").write_text("1")
-    with building(out, replace=None) as folder:
+    with temporary_folder(out) as folder:
         assert folder == leftover and not list(folder.iterdir())
-        with pytest.raises(DataError, match=f"is writing it .process {os.getpid()}"), building(out, replace=None):
+        with pytest.raises(DataError, match=f"is writing it .process {os.getpid()}"), temporary_folder(out):
             pass
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_lock_that_its_holder_has_just_removed_is_no_lock(tmp_path, monkeypatch):
@@ -249,7 +250,7 @@ def test_lock_that_its_holder_has_just_removed_is_no_lock(tmp_path, monkeypatch)
     monkeypatch.setattr("nmt.data.manifest.lock_file", lock_removed_file)
     with (
         pytest.raises(DataError, match="another nmt-preprocess is writing it"),
-        building(tmp_path / "out", replace=None),
+        temporary_folder(tmp_path / "out"),
     ):
         pass
 

@@ -36,7 +36,7 @@ pytest.importorskip("ctranslate2")
 def test_an_exported_model_translates_and_scores_alike(subwords, tmp_path, options):
     model, recipe = make_model(subwords, **options)
     exporter.export(model, recipe, subwords, tmp_path / "out", None)
-    exported = partial(exporter.translate_and_score, tmp_path / "out", subwords)
+    exported = partial(exporter.translate_and_score, tmp_path / "out")
     found = compare(model, subwords, exported, LINES, ROUNDED, most=40)
     assert found.n_same == found.n_line == len(LINES)
     assert found.worst < 1e-4

@@ -23,7 +23,7 @@ AWKWARD = [*LINES, *MORE]
 
 
 def opened(folder):
-    return partial(exporter.translate_and_score, folder, ())
+    return partial(exporter.translate_and_score, folder)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_a_stripped_run_translates_alike_and_is_smaller(run, subwords, tmp_path,
     weights = safetensors.torch.load_file(tmp_path / "out" / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {getattr(torch, PRECISIONS[precision])}
     model, read = (nmt.load(folder, device="cpu").model for folder in (run.folder, tmp_path / "out"))
-    exported = partial(translate_and_score, read, subwords)
+    exported = partial(translate_and_score, read)
     found = compare(model, subwords, exported, LINES, TOLERANCE[precision], most=40)
     assert (found.worst == 0.0) == (precision == "fp32")
     size = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())

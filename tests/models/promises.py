@@ -29,12 +29,12 @@ def check_search_steps(model, src_seq, state, words, k, sizes):
         found = model.step(last, state)
         expected = model(src_seq[sentences].repeat_interleave(k, 0), words)[:, -1]
         assert (found - expected).abs().max() < 1e-10
-        kept = torch.arange(len(sentences)) if t % 2 == 0 else torch.randperm(len(sentences))[:-1]
-        rows = (kept.unsqueeze(1) * k + torch.randint(0, k, (len(kept), new_k))).flatten()
-        if len(kept) < len(sentences):
-            state.keep(Gaps.of(kept, kept.device))
+        done = torch.arange(len(sentences)) == (int(torch.randint(len(sentences), ())) if t % 2 else -1)
+        gaps = Gaps.of(done, done.device)
+        rows = (gaps.stay.unsqueeze(1) * k + torch.randint(0, k, (len(gaps.stay), new_k))).flatten()
+        state.keep(gaps)
         state.reorder(rows)
-        sentences, words, k = sentences[kept], words[rows], new_k
+        sentences, words, k = sentences[gaps.stay], words[rows], new_k
 
 
 def check_all_padding_source(model, batch):

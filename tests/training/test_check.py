@@ -22,7 +22,7 @@ from nmt.training.validate import Validator
 
 HEALTHY = SimpleNamespace(
     n_param=1000, n_pair=29_000, n_token=400_000, padding=0.03,
-    n_update=30, n_update_in_epoch=20, largest=(30, 40), seconds=1.0, tokens=4000.0, n_failed=0,
+    n_update=30, n_update_in_epoch=20, seconds=1.0, tokens=4000.0, n_failed=0,
     n_valid=3, valid_seconds=0.5, valid_fits=True, measuring=2.0, checkpoint=10**6, disk=5 * 10**6, disk_left=10**9,
     peak=10**8, room=10**10, device="cpu", precision=Precision("fp32", "", "cpu"), compile="no (on a CPU it is slower)",
 )  # fmt: skip

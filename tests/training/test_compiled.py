@@ -106,17 +106,16 @@ def test_missing_compiler_is_no_internal_error():
 
 
 def test_resumed_run_keeps_its_compile_decision(recipe_of, monkeypatch, capsys):
-    for name, options in (("new", {}), ("old", {"compile": False})):
-        assert launch(recipe_of(name, train={"updates": 6, **options}), stop_at(3)) == "stopped"
-        monkeypatch.setattr(materials, "compile_pays", lambda *_: (True, "now it is long enough"))
-        monkeypatch.setattr(ops, "can_compile", lambda _: True)
-        longer = recipe_of(name, train={"updates": 9})
-        assert launch(longer) == "done" and state_of(longer, 9)["arithmetic"]["compiled"] is False
-        monkeypatch.undo()
-        (start,) = log_of(longer, "start")
-        assert start["compile_why"] == ("as the recipe says" if options else "on a CPU it is slower")
-        assert Run(longer.run_folder).recipe().train.compile == options.get("compile", "auto")
-    assert any(line.startswith("compiled") and "no (on a CPU" in line for line in check(recipe_of("new"), print))
+    assert launch(recipe_of(train={"updates": 6}), stop_at(3)) == "stopped"
+    monkeypatch.setattr(materials, "compile_pays", lambda *_: (True, "now it is long enough"))
+    monkeypatch.setattr(ops, "can_compile", lambda _: True)
+    longer = recipe_of(train={"updates": 9})
+    assert launch(longer) == "done" and state_of(longer, 9)["arithmetic"]["compiled"] is False
+    monkeypatch.undo()
+    (start,) = log_of(longer, "start")
+    assert start["compile_why"] == "on a CPU it is slower"
+    assert Run(longer.run_folder).recipe().train.compile == "auto"
+    assert any(line.startswith("compiled") and "no (on a CPU" in line for line in check(recipe_of(), print))
 
 
 @pytest.mark.parametrize("can", [True, False])

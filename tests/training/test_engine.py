@@ -8,7 +8,7 @@ import torch
 from witness import saved_by, state_of, stop_at
 
 from nmt.data.batches import Batch
-from nmt.errors import TrainingError
+from nmt.errors import MachineError
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -68,7 +68,7 @@ def test_first_skipped_update_is_reported_and_the_others_counted(
 def test_ten_non_finite_updates_in_a_row_end_training_without_loss(recipe_of, spoil_updates):
     spoil_updates(*range(3, 13))
     recipe = recipe_of(train={"updates": 20, "save_every": 2}, valid={"translate": False, "metric": "loss"})
-    with pytest.raises(TrainingError, match=r"10 times in a row.* earlier checkpoints are intact\. Start a new run"):
+    with pytest.raises(MachineError, match=r"10 times in a row.* earlier checkpoints are intact\. Start a new run"):
         launch(recipe)
     assert Run(recipe.run_folder).updates() == [2]
 

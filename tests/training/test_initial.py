@@ -47,8 +47,8 @@ def test_rows_follow_their_subwords_even_if_vocabularies_are_equally_large():
     torch.testing.assert_close(rows[:first], other_rows[:first], rtol=0, atol=0)  # control symbols and bytes
     assert torch.equal(rows[first], other_rows[first + 1]) and torch.equal(rows[first + 1], other_rows[first + 2])
     # The other vocabulary cuts the new subword into three bytes.
-    torch.testing.assert_close(rows[first + 2], other_rows[other_subwords.src.cut(b"new")].mean(0))
-    assert len(other_subwords.src.cut(b"new")) == 3
+    torch.testing.assert_close(rows[first + 2], other_rows[other_subwords.src.cut("new")].mean(0))
+    assert len(other_subwords.src.cut("new")) == 3
 
 
 def test_new_row_is_the_mean_of_the_pieces_it_replaces():
@@ -64,7 +64,7 @@ def test_new_row_is_the_mean_of_the_pieces_it_replaces():
     ):
         torch.testing.assert_close(matrix.weight[: first + 2], other_matrix.weight[: first + 2], rtol=0, atol=0)
         torch.testing.assert_close(matrix.weight[first + 2], other_matrix.weight[[first + 1, first]].mean(0))
-        (d,) = other_subwords.src.cut(b"d")
+        (d,) = other_subwords.src.cut("d")
         torch.testing.assert_close(matrix.weight[first + 3], other_matrix.weight[[first, d]].mean(0))
 
 
@@ -84,7 +84,6 @@ def test_parameter_that_does_not_fit_is_reported_and_keeps_its_value():
 
 def test_run_starts_from_the_weights_of_another_and_nothing_else(recipe_of, uninterrupted, capsys):
     for name, origin, update in (
-        ("a", folder_of(uninterrupted), None),
         ("b", folder_of(uninterrupted, 12), 12),
         ("c", uninterrupted.run_folder, None),
     ):
@@ -106,13 +105,9 @@ def test_options_that_change_what_the_weights_compute_give_a_warning(recipe_of, 
     child = recipe_of("child", train={"updates": 2, "init_from": str(uninterrupted.run_folder)}, model=changed)
     capsys.readouterr()
     launch(child)
-    lines = capsys.readouterr().err.split("\n")
-    first = lines.index("  warning: these model options differ, so the copied weights may compute something else:")
-    assert [line.strip() for line in lines[first + 1 : first + 4]] == [
-        "model.n_head: 2 there, 4 here",
-        "model.position: sinusoid there, rotary here",
-        "model.rotary_enc_attn: False there, True here",
-    ] and not lines[first + 4].startswith("    ")
+    warning = "warning: these model options differ, so the copied weights may compute something else: "
+    listed = "n_head: 2 there, 4 here; model.position: sinusoid there, rotary here; model.rotary_enc_attn: False there"
+    assert f"  {warning}model.{listed}, True here\n" in capsys.readouterr().err
     (line,) = log_of(child, "init")
     expected = {"n_head": [2, 4], "position": ["sinusoid", "rotary"], "rotary_enc_attn": [False, True]}
     assert line["options"] == expected and not line["skipped"] and not line["unused"]

@@ -154,8 +154,7 @@ print(code, "torch._dynamo" in sys.modules)
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 def test_adam_and_adamw_equal_those_of_torch(name, kind):
-    shared = ("add_param_group", "zero_grad")
-    assert all(getattr(kind, method) is getattr(torch.optim.Optimizer, method) for method in shared)
+    assert kind.add_param_group is torch.optim.Optimizer.add_param_group
     torch.manual_seed(0)
     options = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3}
     ours, theirs = nn.Linear(5, 4), nn.Linear(5, 4)
@@ -172,8 +171,6 @@ def test_adam_and_adamw_equal_those_of_torch(name, kind):
             vars(optimizer).update(grad_scale=None, found_inf=torch.tensor(float(update == 2)))  # update 2 is skipped
             optimizer.step()
         assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
-    optimizers.zero_grad()
-    assert all(param.grad is None for param in ours.parameters())
 
 
 def test_training_does_not_import_the_compiler(recipe_of, tmp_path):

@@ -16,7 +16,7 @@ from nmt.training.feed import Feed
 from nmt.training.launch import launch
 from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
-from nmt.training.validate import Validation
+from nmt.training.validate import Validation, numbers_of
 
 CPU_ERROR = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
 ERRORS = [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(CPU_ERROR), MemoryError()]
@@ -63,7 +63,7 @@ def gradients_of(recipe, dtype, n_update=3):
     for portion, n in zip(feed.begin(Position()), range(n_update), strict=False):
         engine.backward(portion.work, feed.n_gold(portion))
         gradients |= {f"{n} {name}": p.grad for name, p in engine.model.named_parameters()}
-        engine.optimizers.zero_grad()
+        engine.model.zero_grad()
     return gradients, engine
 
 
@@ -157,7 +157,8 @@ def test_validation_does_not_depend_on_running_out_of_memory(recipe_of, error):
         model, costs = limited(engine.model, limit, error)
         first, again = (validation.measure(model, lambda: False, lambda: True)["valid"] for _ in range(2))
         assert first == again and model.training
-        return *first, [cost for cost in costs if cost > limit], validation.too_large
+        failed_costs = [cost for cost in costs if cost > limit]
+        return numbers_of(first), first["examples"], failed_costs, validation.first.memory.too_large
 
     whole, examples, _, no_limit = measured(10**6)
     pieces, examples_of_pieces, failed_costs, too_large = measured(40)

@@ -88,7 +88,7 @@ def test_card_has_yaml_metadata_and_keeps_the_edits_of_its_owner(finished):
     assert all(entry["sha256"] in body for entry in manifest["inputs"]) and "tok:13a" in body
     edited = card(run).replace(run_page._MADE, "").replace("license: unknown", "license: mit")
     path.write_text(edited, encoding="utf-8")
-    run_page.write_card(run)
+    RunPage(run).write("final", 12, {})
     assert path.read_text(encoding="utf-8") == edited
 
 

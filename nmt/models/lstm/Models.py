@@ -53,14 +53,14 @@ class Decoder(nn.Module):
         d_emb = config.d_emb or config.d_model
         self.emb_scale, self.d_out = emb_scale, d_out
         self.trg_word_emb = WordEmbedding(n_trg_vocab, d_emb, padding_idx=pad_idx)
-        d_extra, d_context = self.extra_widths(config)
+        # The readout reads a context besides the state, except in seq2seq. The first layer reads besides the word the
+        # same context in peeky models, and the last readout with input feeding.
+        d_context = 0 if config.architecture == "seq2seq" else config.d_model
+        d_extra = d_context if config.architecture == "peeky" else (d_out if config.input_feeding else 0)
         widths = _widths_and_dropouts(config, d_emb + d_extra)
         self.layer_stack = nn.ModuleList([DecoderLayer(config, d_in, dropout) for d_in, dropout in widths])
         self.readout = Readout(config, d_context, d_out)
-
-    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
-        """Widths of what the first layer reads besides the word, and of the context that the readout reads."""
-        return 0, 0
+        self.lexicon: Lexicon | None = None  # of decoders with attention
 
     def embed(self, seq: Tensor) -> Tensor:
         """(...) ids -> scaled embeddings, (..., E)"""
@@ -80,8 +80,8 @@ class Decoder(nn.Module):
         return None, None
 
     def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
-        """Input of the output layer, (B, N, d_out), from the readout, (B, N, d_out), and the attention weights."""
-        return readout
+        """Input of the output layer: the readout, (B, N, d_out), and what lexical attention adds by these weights."""
+        return readout if self.lexicon is None else readout + self.lexicon(attn, memory["words"])
 
     def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         """(B, T), states before it -> (B, T, d_out), and the attention weights, (B, T, S), if there are any."""
@@ -92,32 +92,24 @@ class Decoder(nn.Module):
         return self.projection_input(self.readout(x, context), attn, memory), attn
 
     def step(
-        self,
-        words: Tensor,
-        states: list[State],
-        memory: Memory,
-        n_sentence: int,
-        dropout_masks: Sequence[Tensor | None] = (),
+        self, words: Tensor, states: list[State], memory: Memory, dropout_masks: Sequence[Tensor | None] = ()
     ) -> tuple[Tensor, Tensor | None, list[State]]:
-        """Read one token of each row: embedded words (R, E) -> readout (B, K, d_out), attention weights (B, K, S) if
+        """Read one token of each row: embedded words (B, K, E) -> readout (B, K, d_out), attention weights (B, K, S) if
         there are any, and the new states. dropout_masks: of `SentenceDropout`, for all layers and the readout."""
         *layer_masks, readout_mask = dropout_masks or [None] * (len(self.layer_stack) + 1)
-        x = self.inputs(words.view(n_sentence, -1, words.size(-1)), memory).flatten(0, 1)
+        x = self.inputs(words, memory).flatten(0, 1)
         new_states: list[State] = []
         for layer, state, layer_mask in zip(self.layer_stack, states, layer_masks, strict=True):
             assert isinstance(layer, DecoderLayer)
             new_states.append(layer.step(x, state, layer_mask))
             x = new_states[-1][0]
-        h = x.view(n_sentence, -1, x.size(-1))
+        h = x.view(*words.shape[:2], -1)
         context, attn = self.context(h, memory)
         return self.readout(h, context, readout_mask), attn, new_states
 
 
 class PeekyDecoder(Decoder):
     """Decoder that reads the encoder's last state at every step, with the word and in the readout (Cho et al. 2014)."""
-
-    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
-        return config.d_model, config.d_model
 
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
         return {"last": last}
@@ -137,9 +129,6 @@ class AttentionDecoder(Decoder):
         self.enc_attn = SourceAttention(config)
         self.lexicon = Lexicon(config, d_out) if config.lexical_attn else None
 
-    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
-        return 0, config.d_model
-
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
         memory = {"enc_v": enc_output, "src_mask": mask}
         if (keys := self.enc_attn.score.keys(enc_output)) is not enc_output:  # they are the same with score dot
@@ -151,19 +140,10 @@ class AttentionDecoder(Decoder):
         found: tuple[Tensor, Tensor] = self.enc_attn(h, memory.get("enc_k", values), values, memory["src_mask"])
         return found
 
-    def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
-        if self.lexicon is None:
-            return readout
-        lexical: Tensor = self.lexicon(attn, memory["words"])
-        return readout + lexical
-
 
 class FeedingDecoder(AttentionDecoder):
     """Attention with input feeding: the readout also enters the next step, which so depends on earlier attention (Luong
     et al. 2015, section 3.3)."""
-
-    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
-        return self.d_out, config.d_model
 
     def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         words = self.embed(trg_seq)
@@ -171,7 +151,7 @@ class FeedingDecoder(AttentionDecoder):
         dropout_masks = self._draw_dropout_masks(torch.cat([words[:, :1], readout], 2), states)
         for t in range(words.size(1)):
             x = torch.cat([words[:, t : t + 1], readout.to(words.dtype)], 2)
-            readout, attn, states = self.step(x.squeeze(1), states, memory, len(x), dropout_masks)
+            readout, attn, states = self.step(x, states, memory, dropout_masks)
             readouts.append(readout)
             attns.append(attn)
         attn = torch.cat([attn for attn in attns if attn is not None], 1)
@@ -226,14 +206,14 @@ class Seq2Seq(TranslationModel):
         return DecoderState(memory, per_row, n_sentence=len(src_seq))
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
-        words = self.decoder.embed(last)
+        words = self.decoder.embed(last.view(state.n_sentence, -1))  # (B, K, E)
         if isinstance(self.decoder, FeedingDecoder):
-            words = torch.cat([words, state.per_row["readout"]], 1)
+            words = torch.cat([words, state.per_row["readout"].view(*words.shape[:2], -1)], 2)
         states = [
             tuple(state.per_row[f"{part}.{n}"] for part in range(2) if f"{part}.{n}" in state.per_row)
             for n in range(len(self.decoder.layer_stack))
         ]
-        readout, attn, states = self.decoder.step(words, states, state.per_sentence, state.n_sentence)
+        readout, attn, states = self.decoder.step(words, states, state.per_sentence)
         state.per_row = {f"{part}.{n}": tensor for n, parts in enumerate(states) for part, tensor in enumerate(parts)}
         if isinstance(self.decoder, FeedingDecoder):
             state.per_row["readout"] = readout.flatten(0, 1)

@@ -32,11 +32,7 @@ def get_subsequent_mask(seq: Tensor) -> Tensor:
 
 
 class PositionalEncoding(SinusoidTable):
-    """Sinusoidal positions of the paper."""
-
-    def forward(self, x: Tensor, first: Position = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
-        """Return scale · x + vectors of positions first, first + 1, ..., or of a packed row: (B, T, D) -> (B, T, D)"""
-        return torch.add(self.rows(first, x.size(1), packing), x, alpha=scale)
+    """Sinusoidal positions of the paper: `rows` are added to the embedded words."""
 
 
 class LearnedPositions(nn.Module):
@@ -46,18 +42,17 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.pos_emb = nn.Embedding(n_position, d_model)
 
-    def forward(self, x: Tensor, first: Position = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
-        """Return scale · x + vectors of positions first, first + 1, ..., or of a packed row: (B, T, D) -> (B, T, D)"""
-        n = x.size(1)
-        position = packing.position if packing else torch.arange(n, device=x.device) + first
-        position = position.clamp(max=self.pos_emb.num_embeddings - 1)
-        return torch.add(self.pos_emb(position), x, alpha=scale)
+    def rows(self, first: Position, n: int, packing: Packing | None = None) -> Tensor:
+        """Vectors of n positions from `first` on, or of the n tokens of a packed row: (n, D)."""
+        position = packing.position if packing else torch.arange(n, device=self.pos_emb.weight.device) + first
+        vectors: Tensor = self.pos_emb(position.clamp(max=self.pos_emb.num_embeddings - 1))
+        return vectors
 
 
 class _Stack(nn.Module):
     """Base of encoder and decoder: the input of the first layer and the final norm."""
 
-    position_enc: nn.Module
+    position_enc: PositionalEncoding | LearnedPositions | RotaryEncoding
     layer_stack: nn.ModuleList
     layer_norm: nn.Module
     recompute = False  # True: see `TranslationModel.recompute_activations`
@@ -84,7 +79,7 @@ class _Stack(nn.Module):
             rotation = self.position_enc(first, x.size(1), packing)
             x = self._scale(x)
         else:
-            x = self.position_enc(x, first, self.emb_scale, packing)
+            x = torch.add(self.position_enc.rows(first, x.size(1), packing), x, alpha=self.emb_scale)
         x = self.dropout(x)
         return x if self.pre_norm else normed(x, self.layer_norm), rotation
 
@@ -156,9 +151,9 @@ class Decoder(_Stack):
             dec_enc_attns.append(dec_enc_attn)
         return self._final_norm(dec_output), dec_slf_attns, dec_enc_attns
 
-    def start(self, enc_output: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
-        """Compute the source's keys, values and mask once for all steps: (B, S, D), (B, 1, 1, S) -> B-row tensors."""
-        memory, rotation = {"src_mask": src_mask}, self.enc_rotation(0, enc_output.size(1))
+    def start(self, enc_output: Tensor) -> dict[str, Tensor]:
+        """Compute the source's keys and values once for all steps: (B, S, D) -> B-row tensors."""
+        memory, rotation = dict[str, Tensor](), self.enc_rotation(0, enc_output.size(1))
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
             k, v = layer.enc_attn.keys_values(enc_output, rotation)
@@ -286,13 +281,13 @@ class Transformer(TranslationModel):
 
     def start(self, src_seq: Tensor) -> DecoderState:
         memory = read_in_parts(self._encode, src_seq, self.pad_idx)
+        memory["src_mask"] = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)
         return DecoderState(memory, {}, n_sentence=len(src_seq))
 
     def _encode(self, src_seq: Tensor) -> dict[str, Tensor]:
-        """(B, S) -> keys, values and masks that all decoding steps read, tensors by name, with B rows each."""
-        src_mask = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)
-        enc_output, _ = self.encoder(src_seq, src_mask)
-        return self.decoder.start(enc_output, src_mask) | self._lexical_memory(src_seq, enc_output)
+        """(B, S) -> keys and values that all decoding steps read, tensors by name, with B rows each."""
+        enc_output, _ = self.encoder(src_seq, get_pad_mask(src_seq, self.pad_idx).unsqueeze(1))
+        return self.decoder.start(enc_output) | self._lexical_memory(src_seq, enc_output)
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         hidden = self.decoder.step(last, last != self.pad_idx, state)

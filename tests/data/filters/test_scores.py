@@ -99,10 +99,10 @@ def test_patterns_are_paired_and_low_scores_are_never_held_out(scored):
     assert len(scored.texts()[0]) == 100, "a tenth of those without low scores"
     assert messages[:2] == ["train: x.de with x.en, scores x.s", "train: y.de with y.en, scores y.s"]
     scored.write("x.s", ["1"] * 999)
-    with pytest.raises(DataError, match=r"x\.s has 999 scores but x\.de has 1,000 lines"):
+    with pytest.raises(DataError, match=r"x\.de has 1,000 lines but x\.s has 999\."):
         prepare(recipe, scored.folder / "out", overwrite=True)
     (scored.folder / "x.s").unlink()
-    with pytest.raises(DataError, match=r"data\.train: no partner in src or scores for x\.de\."):
+    with pytest.raises(DataError, match=r"data\.train: 2 files of src and 1 of scores, but no partner for x\.de\."):
         prepare(recipe, scored.folder / "out", overwrite=True)
 
 
@@ -185,7 +185,7 @@ def test_changed_score_file_is_noticed_when_preparing_again(scored):
 @pytest.mark.parametrize(
     ("lines", "corpus", "expected"),
     [
-        (["1"] * 5, {}, ["bad has 5 scores but t.de has 6 lines. Line n of one must be the score of line n"]),
+        (["1"] * 5, {}, ["t.de has 6 lines but bad has 5. Line n of one must belong to line n"]),
         (["1", "nan", *"1111"], {}, ['bad:2: found "nan". Each pair needs a number']),
         (["1", "2", "", *"111"], {}, ['bad:3: found "". Each pair needs a number']),
         (["1", "high", *"1111"], {}, ['bad:2: found "high". Each pair needs a number']),
@@ -195,8 +195,8 @@ def test_changed_score_file_is_noticed_when_preparing_again(scored):
             ["a\tb", *["1\t2"] * 6],
             {"scores": "bad.tsv", "score_column": 2},
             [
-                "bad.tsv has 7 scores but t.de has 6 lines. ",
-                "If line 1 names the columns, choose the column by its name",
+                "t.de has 6 lines but bad.tsv has 7. ",
+                "If line 1 of a file names its columns, choose them by their names.",
             ],
         ),
         (
@@ -216,9 +216,9 @@ def test_changed_score_file_is_noticed_when_preparing_again(scored):
             {"scores": "bad.jsonl", "score_column": "s"},
             ["bad.jsonl:1: found true. Each pair needs a number"],
         ),
-        ([{"s": 1}] * 6, {"scores": "bad.parquet", "score_column": "t"}, ["no column 't': there are 's'"]),
+        ([{"s": 1}] * 6, {"scores": "bad.parquet", "score_column": "t"}, ["expected one column 't', found 's'"]),
         (["no JSON"] * 6, {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:1: not JSON"]),
-        (["1"] * 6, {"scores": ["bad", "bad"]}, ["1 files of src, first t.de, but 2 of scores, first bad"]),
+        (["1"] * 6, {"scores": ["bad", "bad"]}, ["1 files of src and 2 of scores, but no partner for bad."]),
         (["1"] * 6, {"scores": "none"}, ["no file none: tried"]),
     ],
 )

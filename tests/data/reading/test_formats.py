@@ -224,9 +224,9 @@ def test_file_patterns_pair_the_files_and_report_the_pairs(at):
     assert at.texts()[0] == [f"{start} {year}" for year in ("2019", "2020", "b") for start in ("das ist", "noch eins")]
     at.write("news.2021.de", "x\n")
     at.write("news.2022.en.txt", "x\n")
-    with pytest.raises(DataError, match=r"no partner in src or trg for news\.2021\.de, news\.2022\.en\.txt\."):
+    with pytest.raises(DataError, match=r"no partner for news\.2021\.de, news\.2022\.en\.txt\."):
         at.prepare(corpus)
-    with pytest.raises(DataError, match=r"4 files of src, first news\.2019\.de, but 1 of trg, first v\.en\."):
+    with pytest.raises(DataError, match=r"4 files of src and 1 of trg, but no partner for news\.2020\.de, "):
         at.prepare({**corpus, "trg": "v.en"})
 
 
@@ -238,10 +238,8 @@ def test_lists_of_patterns_are_matched_by_position(at):
     corpus = {side: [f"{kind}.*.{code}" for kind in ("news", "law")] for side, code in (("src", "de"), ("trg", "en"))}
     assert at.prepare(corpus, valid=corpus, valid_size=None).read == 4
     assert at.texts() == ([f"das ist {name}" for name in names], [f"this is {name}" for name in names])
-    with pytest.raises(DataError, match=r"no partner in src or trg for law\.1\.de, law\.2\.de\."):
+    with pytest.raises(DataError, match=r"no partner for law\.1\.de, law\.2\.de\."):
         at.prepare({**corpus, "trg": corpus["trg"][:1]})
-    reordered = {"src": ["law.[2].de", "law.[1].de"], "trg": "law.*.en"}  # paired by what the wildcards match
-    assert at.prepare(reordered, valid=reordered).read == 2 and at.texts()[1] == ["this is law.2", "this is law.1"]
 
 
 @pytest.mark.parametrize("name", ["line\nfeed.de", "c: colon, comma.de", "a*.de", "[ab].de", " 'quoted\" #.de"])

@@ -96,7 +96,7 @@ def test_written_lines_read_back_equal_and_a_failed_write_keeps_the_old_file(tmp
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_compressed_files_are_read_under_any_name_and_with_many_members(tmp_path, suffix):
-    for name in (f"text.{suffix}", "text"):
+    for name in (f"text.{suffix}", "text", "text.zst"):
         for cut in (0, 1, len(TEXT) // 2):
             members = (TEXT[:cut], TEXT[cut:], b"", b"last")
             path = write_file(tmp_path, b"".join(map(COMPRESS[suffix], members)), name)
@@ -143,15 +143,14 @@ def test_damaged_compressed_files_are_refused_by_name(tmp_path, suffix, damage):
         ("Hallo\n".encode("utf-16"), "text", "looks like UTF-16"),
         ("Hallo Welt\n".encode("utf-16-le"), "text", "looks like UTF-16"),
         (gzip.compress("Hallo\n".encode("utf-16"), mtime=0), "text.gz", "looks like UTF-16"),
-        (b"<html>404</html>", "text.gz", r"named \.gz but not compressed by gzip"),
-        (lzma.compress(TEXT), "text.zst", r"named \.zst but compressed by xz"),
+        (b"<html>404</html>", "text.gz", r"named \.gz but not compressed"),
         (bz2.compress(TEXT), "text", "compressed by bzip2, which is not supported"),
         (zipped(TEXT), "text", "compressed by zip, which is not supported"),
         (b"eins\rzwei\r", "text", "carriage returns only"),
         (b"good\nf\xfcr\nlast\n", "text", r"2: invalid UTF-8 at byte 2 \(0xFC\). Convert the file to UTF-8\.$"),
     ],
     # Explicit ids: compressed bytes would be unreadable ones.
-    ids=["utf-16", "utf-16-le", "gzip of utf-16", "page", "xz named zst", "bzip2", "zip", "cr", "latin-1"],
+    ids=["utf-16", "utf-16-le", "gzip of utf-16", "page", "bzip2", "zip", "cr", "latin-1"],
 )
 def test_files_that_are_not_utf8_text_are_refused_by_name(tmp_path, content, name, expected):
     path = write_file(tmp_path, content, name)

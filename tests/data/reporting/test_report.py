@@ -196,10 +196,9 @@ def test_misaligned_lines_raise_alarms_with_file_and_line(tmp_path):
     sets = [ValidationSet(src=valid_src, trg=valid_trg)]
     alarms = report_of(tmp_path, src, shifted, valid=sets, max_ratio=50.0)["alarms"]
     alarms = [alarm for alarm in alarms if "misaligned" in alarm["found"]]
-    expected = ("1.de", "a score on such pairs means nothing."), ("t.de", "training on such pairs teaches nothing.")
-    for alarm, (name, consequence) in zip(alarms, expected, strict=True):
+    for alarm, name in zip(alarms, ("1.de", "t.de"), strict=True):
         assert re.search(rf"{name}:30\d: lines 30\d to 600, line n of .*{name} goes with line n\+1 of ", alarm["found"])
-        assert alarm["advice"].endswith(consequence)
+        assert "repair them and prepare again" in alarm["advice"]
 
 
 def test_shown_pairs_are_decoded_from_stored_ids(tmp_path):

@@ -7,10 +7,10 @@ import pytest
 
 from nmt.cli.preprocess import main
 from nmt.data.corpus import Prepared
-from nmt.data.letters import BYTE_LETTERS
+from nmt.data.letters import BYTE_LETTERS, LONGEST_PIECE
 from nmt.data.lines import write_lines
 from nmt.data.subword_kinds import KINDS as SUBWORD_KINDS
-from nmt.data.subword_kinds import LONGEST_PIECE, PieceTable
+from nmt.data.subword_kinds import PieceTable
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.vocab_from import find_subwords, given_subwords, reuse
 from nmt.errors import DataError, RecipeError
@@ -130,7 +130,7 @@ def test_missing_vocabulary_is_refused(tmp_path):
         find_subwords(str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"vocab_from: no .*subwords\.json"):
         find_subwords(str(tmp_path))
-    with pytest.raises(RecipeError, match=r"subwords\.extend: has no effect while subwords\.vocab_from is empty"):
+    with pytest.raises(RecipeError, match=r"subwords\.extend: has no effect without subwords\.vocab_from"):
         read_recipe(None, [("name", "x"), ("subwords.extend", "5")])
 
 

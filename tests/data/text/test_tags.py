@@ -126,7 +126,7 @@ def test_a_single_language_model_can_reuse_multilingual_subwords(tmp_path, lang)
 def test_tags_need_room_in_the_vocabulary(tmp_path):
     """Otherwise the vocabulary would exceed the requested size."""
     tags = {"tags": [f"t{n}" for n in range(37)]}
-    with pytest.raises(ValidationError, match=r"no room for .* 37 tags .*make it 301 or more"):
+    with pytest.raises(ValidationError, match=r"no room for .* tags \(make it 301 or more"):
         recipe_in(tmp_path, tags)
     tags["tags"].pop()
     assert prepared(recipe_in(tmp_path, tags))[0].subwords.src.size <= 300

@@ -76,9 +76,9 @@ def test_numbers_punctuation_and_english_endings_split_as_in_byte_level_bpe():
 
 def test_alphabet_takes_the_most_frequent_characters_up_to_the_coverage():
     counts = {"a": 100_000, "é": 50, "ü": 50, "漢": 20, "字": 20, "語": 11}
-    assert alphabet_of(counts, 10) == ["é", "ü", "字"]  # the others are no more than 5 in 10,000
-    assert alphabet_of(counts, 1) == ["é"]
-    assert alphabet_of(counts, 10, coverage=1.0) == ["é", "ü", "字", "漢", "語"]
+    assert [*alphabet_of(counts, 10)] == ["é", "ü", "字"]  # the others are no more than 5 in 10,000
+    assert [*alphabet_of(counts, 1)] == ["é"]
+    assert [*alphabet_of(counts, 10, coverage=1.0)] == ["é", "ü", "字", "漢", "語"]
 
 
 def test_bpe_takes_a_character_that_saves_more_pieces_than_a_merge():
