@@ -231,7 +231,7 @@ def check_is_run(folder: Path) -> None:
     if is_run(folder):
         refuse_links_out(folder)
     elif folder.is_file() and is_run(folder.parent):
-        raise RunError(f"{folder} is a file: name the run folder that it is in, {folder.parent}")
+        raise RunError(f"{folder} is a file: name the run folder that it is in, {folder.parent}.")
     elif (folder / SEEDS).is_file():
         raise RunError(f"{folder} has a run for each seed: name one of them, {folder}/seed-N.")
     else:

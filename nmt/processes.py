@@ -108,8 +108,9 @@ def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
         return ProcessRank()
     numbers = [int(text) if text.isdecimal() else -1 for text in found.values()]
     if min(numbers) < 0 or numbers[0] >= numbers[1]:
+        shown = ", ".join(f"{name}={text!r}" for name, text in found.items())
         raise NmtError(
-            f"the environment has {found}, but torchrun sets numbers, RANK below WORLD_SIZE. Start the processes by "
+            f"the environment has {shown}, but torchrun sets numbers, RANK below WORLD_SIZE. Start the processes by "
             "torchrun, or unset WORLD_SIZE."
         )
     return ProcessRank(*numbers)

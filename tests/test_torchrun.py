@@ -17,11 +17,11 @@ def test_process_rank_is_read_from_the_environment():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"WORLD_SIZE": "two"}, "'WORLD_SIZE': 'two'"),
-        ({"WORLD_SIZE": ""}, "'WORLD_SIZE': ''"),
-        ({"RANK": None}, "'RANK': ''"),
-        ({"RANK": "4"}, "'RANK': '4'"),
-        ({"LOCAL_RANK": "-1"}, "'LOCAL_RANK': '-1'"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE='two'"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE=''"),
+        ({"RANK": None}, "RANK=''"),
+        ({"RANK": "4"}, "RANK='4'"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK='-1'"),
     ],
 )
 def test_error_names_the_invalid_variable(change, named):

@@ -78,7 +78,7 @@ def train(recipe: RecipeSource, **options: Any) -> Path:
 
 def _read(recipe: Any, options: Mapping[str, Any]) -> Recipe:
     if not isinstance(recipe, str | Path | Mapping):
-        raise RecipeError(f"recipe: expected the path of a recipe or of a folder or a dict, found {described(recipe)}.")
+        raise RecipeError(f"recipe: expected the path of a recipe or folder, or a dict, found {described(recipe)}.")
     if isinstance(recipe, Mapping):
         return read_recipe(None, [*overrides_of(recipe), *overrides_of(options)], given_by="")
     return read_recipe(recipe, overrides_of(options), given_by="")

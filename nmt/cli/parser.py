@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         return f"{flag}: unknown option{hint}. All: {self.prog} {'--help-all' if '--help-all' in known else '--help'}"
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Convert an argument. An empty one is refused, but for --section.option: it is usually an unset variable."""
+        """Convert an argument. Refuse an empty one, usually of an unset variable, except for --section.option."""
         if not arg_string and not any("." in flag for flag in action.option_strings):
             raise argparse.ArgumentError(action, 'is empty, ""')
         return super()._get_value(action, arg_string)

@@ -90,8 +90,8 @@ def preprocess(args: argparse.Namespace) -> int:
             replaced = portable_options(rejected)
             if chosen := [name for name, _ in replaced if name in dict(overrides) or recipe.train.init_from]:
                 raise RecipeError(
-                    f"--portable: {', '.join(chosen)} cannot be exported as given here or by the run of --vocab-from: "
-                    "leave one of the two out."
+                    f"--portable: {', '.join(chosen)} cannot be exported as given here or in the run of --vocab-from. "
+                    "Leave --portable or those flags out."
                 )
             overrides += replaced
             recipe = recipe_of_files(*corpora, overrides)

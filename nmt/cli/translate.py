@@ -85,7 +85,7 @@ def new_parser() -> Parser:
 
     add = parser.add_argument_group("constraints on the translation").add_argument
     add("--terms", metavar="FILE", help="Terminology in two columns: phrases of the source, and their translations.")
-    add("--avoid", metavar="FILE", help="Phrases to avoid; with two columns, if the source has the first one.")
+    add("--avoid", metavar="FILE", help="Phrases to avoid; with two columns, only if the source has the first one.")
     add("--keep", metavar="REGEX", help="Source text that matches is copied to the translation unchanged.")
     add("--mbr", metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
     text = "Translate suspicious lines again, with a wider beam, then by sampling; the result with fewer flags wins."

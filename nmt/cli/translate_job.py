@@ -268,7 +268,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report) -> None:
             try:
                 _check_outputs(args)  # again: hours may have passed
             except NmtError as error:
-                raise NmtError(f"{error} Or move it away: the same command then resumes from the journal.") from None
+                raise NmtError(f"{error} Once it can be written, the same command resumes from the journal.") from None
             file.flush()
             journal.complete(sha256_of(Path(file.name)))
         report.finish(model)

@@ -216,8 +216,8 @@ class Tagging:
         lang = language_of(requested).code if requested else self._default_lang
         if lang not in self._languages:
             found = f"{lang}, but" if requested else "not given, and"
-            known = ", ".join(self._languages)
-            raise RecipeError(f"trg_lang: {found} the model translates into {known}: choose one of them (--trg-lang).")
+            known, flag = ", ".join(self._languages), "" if requested else " (--trg-lang)"
+            raise RecipeError(f"trg_lang: {found} the model translates into {known}: choose one of them{flag}.")
         line_tags = self._decode.tags if tags is None else tags
         if unknown := [tag for tag in line_tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
             known = ", ".join(tag[1:-1] for tag in self._known if not tag_language(tag)) or "none"

@@ -131,7 +131,7 @@ def prepare(
         for line in table(facts):
             talk(line)
         if data.alarms == "stop" and not only_report and (alarms := facts["alarms"]):
-            n_more = f" (1 of {len(alarms):,} alarms, see above)" if alarms[1:] else ""
+            n_more = f" This is 1 of {len(alarms):,} alarms, see above." if alarms[1:] else ""
             reason = f"{alarms[0]['found']}. {alarms[0]['advice']}{n_more}"
             raise alarm_error(reason, " If this is right: --data.alarms warn.")
         n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
@@ -158,7 +158,7 @@ def prepare(
         manifest = write_manifest(temporary, content, files)
         if not only_report:
             if refuse_foreign_files(folder) != present:
-                raise DataError(f"{folder}: another process changed it meanwhile: it is not replaced. Prepare again.")
+                raise DataError(f"{folder}: not replaced, as another process changed it meanwhile. Prepare again.")
             put_in_place(temporary, folder.absolute())
     with contextlib.suppress(DataError):  # another file has that name
         if not only_report and (old := beside(folder, ".report.html")).exists():  # of an earlier alarm

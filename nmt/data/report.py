@@ -340,7 +340,7 @@ def _body(facts: Facts, inputs: Sequence[Mapping[str, Any]], made: str) -> Itera
     """Yield alarms, warnings, the summary, examples of pairs, and the files."""
     for alarm in facts["alarms"]:
         found, advice = _text(alarm["found"]), _text(alarm["advice"])
-        yield f'<p class="alarm" role="alert"><strong>Alarm:</strong> {found}<br>{advice}</p>'
+        yield f'<p class="alarm" role="alert"><strong>Alarm:</strong> {found}.<br>{advice}</p>'
     if not facts["alarms"]:
         yield '<p class="fine"><strong>No alarm.</strong></p>'
     yield from (f'<p class="warning">{_text(text)}</p>' for text in facts["warnings"])

@@ -169,7 +169,7 @@ def _text_of(file: NamedFile, column: Column | None, by_name: bool, moses: str |
         )
     if column is not None and form == "text":
         raise DataError(
-            f"{file.name}: a column is chosen, but the format is not known from the name, or text. Write format: tsv, "
+            f"{file.name}: a column is chosen, but the format is text, or not known from the name. Write format: tsv, "
             "jsonl, csv, tmx, parquet or arrow."
         )
     form = "text" if column is None else form
@@ -262,10 +262,10 @@ def _file_pairs(src: Sequence[NamedFile], trg: Sequence[NamedFile], role: str) -
         alone = Counter([*src, *trg])
         alone.subtract(itertools.chain.from_iterable(pairs))
         names = [file.name for file in alone.elements()]
-        more = ", ..." if names[5:] else ""
+        more = " and others" if names[5:] else ""
         raise DataError(
             f"{len(src):,} files of src and {len(trg):,} of {role}, but no partner for {', '.join(names[:5])}{more}. "
-            "Files of patterns belong together if pattern n of both sides matched them by the same text."
+            "File n of one belongs to file n of the other; files of two patterns, if the wildcards match the same text."
         )
     return pairs
 

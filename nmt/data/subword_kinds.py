@@ -60,7 +60,7 @@ class Kind:
         raise DataError(f"subwords.extend: subwords of the kind {self.stored} cannot be extended. Set it to 0.")
 
     def complaints(self, pieces: PieceTable) -> Iterator[str]:
-        """Yield complaints about the entries of a file besides the pieces: about merges that involve no pieces."""
+        """Yield complaints about the entries of a file besides the pieces: merges of or into what is no piece."""
         known = set(pieces.vocab)
         wrong = ((a, b) for a, b in pieces.merges if not known.issuperset((a, b, a + b)))
         return (f"the merge of {a!r} and {b!r} is not in the vocabulary" for a, b in wrong)

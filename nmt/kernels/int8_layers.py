@@ -1,9 +1,9 @@
 """Layers in 8-bit integers for inference on a CPU.
 
-8-bit integers are faster than bf16, but need a range. `Affine` tells how an input is spread, and that of a hidden unit
-follows from the length of its row. `_range` sets the number of standard deviations in a range. So quantisation needs no
-data, and a sentence's states do not depend on its batch. Numbers beyond a range are clipped. Each output has its own
-scale, for its row of the matrix; sums are exact (`int8_products`).
+8-bit integers are faster than bf16, but need a range. `Affine` is the spread of an input; that of a hidden unit follows
+from the length of its row. `_range` sets the number of standard deviations in a range. So quantisation needs no data,
+and a sentence's states do not depend on its batch. Numbers beyond a range are clipped. Each output has its own scale,
+for its row of the matrix; sums are exact (`int8_products`).
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ class Int8FeedForward:
 
 
 def spread_of_outputs(layer: nn.Linear, affine: Affine) -> Affine:
-    """Return how outputs of a layer are spread, (E,) each; means of them are spread at most so far."""
+    """Return the spread of the outputs of a layer, (E,) each. That of means of them is at most as large."""
     weight, bias = _folded(layer, affine)
     return weight.norm(dim=1), bias
 

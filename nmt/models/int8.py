@@ -1,7 +1,7 @@
 """Prepacked matrices for translation, and large products of a Transformer in 8-bit integers, on a CPU.
 
 The input of a feed-forward sub-layer, and of the product with the vocabulary, comes from a LayerNorm, so its variance
-is one before the weight and bias of the norm. Attention takes means of values, whose spread is that of their rows.
+is one before the weight and bias of the norm. Attention takes means of values; the spread of each follows from its row.
 """
 
 import copy

@@ -106,7 +106,8 @@ def _of_corpus(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     given = files.model_dump(exclude_defaults=True)
     text = next((name for name in ("translated_by", "file", "dataset") if name in given), "src and trg")
     if excluded := [name for name in _EXCLUDED[text] if name in given]:
-        yield f"{prefix}.{excluded[0]}: not with {text} (remove one of the two)"
+        why = f"not with {text} (remove one of the two)" if text in given else "needs dataset (add it, or remove this)"
+        yield f"{prefix}.{excluded[0]}: {why}"
         return
     columns = [name for name in _COLUMNS if name in given]
     # The columns of a file are found by their names if none is given.
@@ -263,7 +264,7 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
     decode, metric, valid = recipe.decode, recipe.valid.metric, recipe.data.valid
     measure = (valid[0].measure if valid else None) or ("translate" if recipe.valid.translate else "loss")
     if metric not in ("loss", "accuracy") and measure == "loss":
-        yield f"valid.metric: {metric}, but of the first set only loss is measured (see valid.translate and data.valid)"
+        yield f"valid.metric: {metric} is not measured on the first set (set valid.translate, or measure in data.valid)"
     name, n_candidate = "samples" if decode.samples else "beam", decode.n_candidate
     if decode.n_best > n_candidate:
         yield f"decode.n_best: {decode.n_best} is more than decode.{name}, which is {n_candidate}"

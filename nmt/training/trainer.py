@@ -246,7 +246,7 @@ class Trainer:
             self.reporter.validation(state, measured)
             if self.validation.n_failed and not n_failed:
                 self.record.say(
-                    "memory ran out in validation: larger batches are halved from now on, with the same result. A "
+                    "memory ran out in validation: large batches are halved from now on, with the same result. A "
                     "smaller valid.max_tokens avoids this."
                 )
         self.budget.measured(state, self.budget.clock() - begin, self.time_share)

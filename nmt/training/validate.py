@@ -196,7 +196,7 @@ class Validation:
 
     @property
     def n_failed(self) -> int:
-        """How often memory ran out in validation."""
+        """Number of times that memory ran out in validation."""
         return sum(validator.memory.n_failed for validator in self.sets.values())
 
     def entry(self, measured: dict[str, Measured]) -> dict[str, Any]:

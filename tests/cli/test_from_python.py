@@ -111,7 +111,7 @@ def test_ctrl_c_saves_a_checkpoint_then_raises_keyboard_interrupt(prepared, tmp_
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: nmt.train(5), "^recipe: expected the path of a recipe or of a folder.* found 5 of type int"),
+        (lambda r: nmt.train(5), "^recipe: expected the path of a recipe or folder, or a dict, found 5 of type int"),
         (lambda r: nmt.prepare(None), "^recipe: expected the path"),
         (lambda r: nmt.train("no.yaml"), "no.yaml: cannot read the recipe"),
         (lambda r: nmt.train(r, trian={"updates": 5}), r"^trian: unknown option \(did you mean train\?\)"),

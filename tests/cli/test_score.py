@@ -133,7 +133,7 @@ def test_pipes_are_read_like_files(score, tmp_path, monkeypatch, how):
         (["empty.txt", "--ref", "empty.txt"], "empty.txt: is empty"),
         (["a.csv", "--ref", "ref.en"], "a.csv: the name says that it holds pairs"),
         (["folder", "--ref", "ref.en"], "folder is not a run folder: there is no recipe.yaml"),
-        (["run", "--ref", "ref.en"], "a run needs the source lines"),
+        (["run", "--ref", "ref.en"], "the run run needs the source lines: --src FILE"),
         (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is not a language code (did you mean ja"),
         (["a.txt", "--ref", "ref.en", "--html", "none/page.html"], "none/page.html"),
         (

@@ -205,7 +205,7 @@ def test_language_and_tags_of_a_line_override_those_of_the_command(objects):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ({"trg_lang": "it"}, "trg_lang: it, but the model translates into en, fr: choose one of them (--trg-lang)."),
+        ({"trg_lang": "it"}, "trg_lang: it, but the model translates into en, fr: choose one of them."),
         ({"tags": ["web"]}, "tags: the model was not trained with the tag web (it knows bt, news)."),
         ({"tags": ["2fr"]}, "tags: the model was not trained with the tag 2fr"),
         ({"tags": "bt"}, "tags: expected a list of texts, found 'bt'"),

@@ -168,7 +168,7 @@ def test_an_unreadable_recipe_file_is_refused(tmp_path, name):
         ("{file: a.tsv, src_column: 0, trg_column: 2}", "a whole number >= 1 | text | null, found 0"),
         ("{dataset: d, src_column: a, trg_column: b}", "data.train.0.split: missing (expected the split"),
         (f"{{{FILE}, split: train}}", "data.train.0.split: not with file"),
-        ("{src: a, trg: b, subset: x}", "data.train.0.subset: not with src and trg"),
+        ("{src: a, trg: b, subset: x}", "data.train.0.subset: needs dataset (add it, or remove this)"),
         ("{file: a.tsv, src_column: 1, trg_column: en, header: false}", "false, but column 'en' is chosen by name"),
         ("{src: [], trg: b}", "data.train.0.src: is empty"),
         ("{src: [a, ''], trg: b}", "data.train.0.src: is empty"),
