@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import end_startup
-from nmt.cli.parser import Parser, add_override_flags, run, whole_number
+from nmt.cli.parser import Parser, add_override_flags, overrides_of, run, whole_number
 from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of
 from nmt.processes import sleep_while_waiting
@@ -49,9 +49,10 @@ def translate(args: argparse.Namespace) -> None:
     args.run = [str(folder) for path in args.run for folder in runs_of(Path(path))]
     for folder in args.run:
         check_is_run(Path(folder))
-    # Search options are allowed under --score, so the command that made the translations can be repeated with it.
+    # Other search options are allowed under --score, so the command that made the translations can be repeated with it.
     flags = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
     useless = [flag.replace("_", "-") for flag in flags if getattr(args, flag)]
+    useless += [name for name, _ in overrides_of(args) if name in ("decode.n_best", "decode.qe")]
     useless += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
     useless += ["format moses"] * (args.format == "moses")
     required = {**dict.fromkeys(("lines", "attention_of", "layer", "head"), "attention"), "scores": "ref"}

@@ -4,6 +4,7 @@ A message begins with the dotted name of the option to change, and gives the dot
 part. `complaints.py` finds the line of a message by the first of these names that the recipe has.
 """
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -114,7 +115,7 @@ def _of_corpus(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     for name in _COLUMNS if text == "file" and columns else _NEEDED.get(text, ()):
         if name not in given:
             yield f"{prefix}.{name}: missing (expected {_EXPECTED[name]})"
-    if len(columns) == 2 and files.src_column == files.trg_column:
+    if text != "src and trg" and len(columns) == 2 and files.src_column == files.trg_column:
         yield f"{prefix}.trg_column: {files.trg_column} is also {prefix}.src_column (name two different columns)"
     if text == "translated_by" and ("src" in given) == ("trg" in given):
         yield f"{prefix}.translated_by: name one side as text: src for distillation, or trg for back-translation"
@@ -270,8 +271,10 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
         yield f"decode.n_best: {decode.n_best} is more than decode.{name}, which is {n_candidate}"
     if decode.qe and n_candidate < 2:
         yield f"decode.qe: ranks two or more, but decode.{name} is {n_candidate} (raise that, or leave it out)"
-    if decode.mbr != "none" and n_candidate < 3:
-        yield f"decode.mbr: chooses among three or more, but decode.{name} is {n_candidate} (raise that, or write none)"
+    n_kept, note = (math.ceil(n_candidate / 2), ", half of which decode.qe leaves") if decode.qe else (n_candidate, "")
+    if decode.mbr != "none" and n_kept < 3:
+        problem = f"decode.{name} is {n_candidate}{note} (raise that, or write none)"
+        yield f"decode.mbr: chooses among three or more hypotheses, but {problem}"
     for part in ("a", "b"):
         min_len, max_len = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if min_len > max_len:

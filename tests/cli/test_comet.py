@@ -184,6 +184,12 @@ def test_comet_without_source_lines_is_refused(files, capsys):
     assert "COMET needs the source lines: --src FILE" in capsys.readouterr().err
 
 
-def test_quality_estimation_with_too_few_hypotheses_is_refused(translate):
-    told = translate("--decode.qe", "x", "--decode.beam", 1, code=2)[1]
-    assert "decode.qe: ranks two or more, but decode.beam is 1" in told
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--decode.beam", 1], "decode.qe: ranks two or more, but decode.beam is 1"),
+        (["--mbr", 4], "among three or more hypotheses, but decode.samples is 4, half of which decode.qe leaves"),
+    ],
+)
+def test_quality_estimation_with_too_few_hypotheses_is_refused(translate, flags, told):
+    assert told in translate("--decode.qe", "x", *flags, code=2)[1]

@@ -296,6 +296,8 @@ def test_unfinished_run_names_the_checkpoint_that_translates(folder, files, caps
         (["--format", "moses", "--score", "x"], "--score does not support --format moses"),
         (["--format", "xml"], "invalid choice"),
         (["--score", "x", "--retry-suspect"], "--score does not support --retry-suspect"),
+        (["--score", "x", "--decode.n_best", "2"], "--score does not support --decode.n_best"),
+        (["--score", "x", "--decode.qe", "y"], "--score does not support --decode.qe"),
         (["--keep", "ship", "--decode.samples", "2"], "--keep: required phrases need beam search: set"),
         (["--output", "out.gz"], "out.gz: output is not compressed: write out, and compress it afterwards"),
         (["--keep", "x{99999999999}"], "not a regular expression (the repetition number is too large)"),
