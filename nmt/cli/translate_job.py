@@ -174,7 +174,7 @@ def _check_paths(args: argparse.Namespace) -> None:
     is_plain = args.input_format in ("text", "wrapped") and not args.is_text
     for name in filter(None, (args.input if is_plain else None, *given)):
         refuse_corpus(name)
-    for name in filter(None, (args.input, args.terms, args.avoid)):
+    for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
         check_text(name)
     # Lines of stdin and wrapped ones are counted during translation.
     counted = [args.input, *given] if args.input and args.input_format != "wrapped" else given

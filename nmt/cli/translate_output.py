@@ -210,7 +210,11 @@ class LineTranslator:
         kind: Attention = args.attention_of
         sentences = []
         requests = list(drawn.values())
-        answers = mend(requests, list(translator.translate(requests)), self._retries, self._evidence.reasons)
+
+        def reasons(request: Request, translation: Translation) -> list[str]:
+            return attempt("flags", {}, lambda: self._evidence.reasons(request, translation)) or []
+
+        answers = mend(requests, list(translator.translate(requests)), self._retries, reasons)
         for (number, request), answer in zip(drawn.items(), answers, strict=True):
             line = answer.translation
             texts = line.split.pieces if line.split else [request.source]

@@ -47,7 +47,7 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
         budget = begun.train.time_budget
         if budget and "time_budget" not in recipe.train.model_fields_set:  # it was given on the command line
             recipe = recipe.with_options(train={"time_budget": budget})
-            say(f"train.time_budget: {budget}, as the run began (--time-budget '' for none)")
+            say(f"train.time_budget: {budget}, as the run began (--train.time_budget '' for none)")
         if recipe.model.preset == "auto":
             recipe = sized_as(recipe, begun)
         # Earlier versions stored a choice for train.compile; now the run keeps auto, and its checkpoints the choice.
