@@ -150,7 +150,7 @@ def test_keys_missing_from_the_first_records_are_found(at, name):
         ({"file": "a.xlsx"}, ["a.xlsx: is a spreadsheet. Save it as CSV"]),
         ({"file": "a.xlf"}, ["a.xlf: is XLIFF. Make CSV of it"]),
         ({"file": "a.jsonl"}, ["which of its columns are fr and en? There are 'de', 'en'"]),
-        ({"file": "v.de", **TABS}, ["the format is not known", "format: tsv"]),
+        ({"file": "v.de", **TABS}, ["the format is text, or not known", "format: tsv"]),
         ({"file": "a.tsv", "format": "text", **TABS}, ["the format is text, or not known from the name"]),
         ({"src": "a.tsv", "trg": "v.en", "format": "tsv"}, ["a.tsv: tsv has columns or keys, and none is chosen"]),
         ({"src": "v.de", "trg": "v.en", "drop_flagged": True}, ["drop_flagged is for JSONL, but this is text"]),
