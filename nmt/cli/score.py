@@ -61,7 +61,8 @@ def _score(args: argparse.Namespace) -> int:
     if args.by_line and (args.html or args.json):
         raise NmtError(f"--by-line prints tab-separated scores only: leave --{'html' if args.html else 'json'} out.")
     if (folders or "comet" in metrics) and not args.src:
-        raise NmtError(f"{f'the run {folders[0]}' if folders else 'COMET'} needs the source lines: --src FILE.")
+        wanted_by = f"the run {folders[0]}" if folders else "COMET"
+        raise NmtError(f"{wanted_by} needs the source lines: --src FILE.")
     if args.device != "auto" and not folders and "comet" not in metrics:
         raise NmtError(f"--device {args.device} has no effect without a run or COMET: leave it out.")
     src_lang, lang = _languages(args, folders)

@@ -6,6 +6,7 @@ sqrt(10) times as large: modules that write to the stream are scaled up, modules
 of embeddings and logits go into the embeddings, and the last norm cancels them, so that a shared matrix stays shared.
 """
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +19,14 @@ from torch import Tensor, nn
 from nmt.data.arrays import Ragged
 from nmt.data.batches import pad
 from nmt.data.letters import in_words, name_of
+from nmt.data.lines import write_lines
 from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
 from nmt.export.parity import N_POSITION, position_table
 from nmt.extras import require
+from nmt.files import parse_json
 from nmt.models.transformer.Models import Transformer
 from nmt.recipe.options import Recipe
 
@@ -95,8 +98,8 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path)
     for path in folder.glob("*.safetensors"):  # written with permissions for the owner only
         shutil.copymode(folder / "config.json", path)
     path = folder / "tokenizer_config.json"
-    config = path.read_text(encoding="utf-8")
-    path.write_text(config.replace("TokenizersBackend", "PreTrainedTokenizerFast"), encoding="utf-8")  # for version 4
+    config = parse_json(path.read_bytes()) | {"tokenizer_class": "PreTrainedTokenizerFast"}  # for versions 4 and 5
+    write_lines(path, json.dumps(config, indent=2, ensure_ascii=False).split("\n"))
 
 
 def _tied(recipe: Recipe) -> bool:
