@@ -137,7 +137,7 @@ class Engine:
         self._twin = copy.deepcopy(model).cpu() if self._is_sharded and ranks.is_main else None
         objective = Objective(model, train.label_smoothing, recipe.regularize, compiled=train.compiled)
         self.objective = ranks.distribute(objective, train.parallel)
-        self.optimizers = Optimizers(model, recipe.optim)
+        self.optimizers = Optimizers(model, recipe.optim, in_bf16=precision.has_fast_bf16)
         self.scaler = precision.scaler()
         self.ema = {name: p.detach().clone() for name, p in model.named_parameters()} if train.ema else {}
         self.is_async = model.device.type == "cuda" and self.optimizers.skips_on_device and not self.scaler.is_enabled()

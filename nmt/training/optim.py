@@ -40,11 +40,11 @@ _SMALL = 2**18  # elements up to which stacks are orthogonalised in one batch: t
 _of_one_matrix = partial(product_of_each, symmetric=True)
 
 
-def orthogonalise(x: Tensor) -> Tensor:
+def orthogonalise(x: Tensor, *, in_bf16: bool) -> Tensor:
     """Approximate the nearest semi-orthogonal matrix of each matrix: all but the smallest singular values end between
-    0.68 and 1.21. x: (N, rows, columns), rows <= columns. On a GPU the products run in bf16, which is precise enough
-    here. In fp32 the factors of the iteration are collected: all are polynomials of the symmetric x x^T."""
-    if x.is_cuda:
+    0.68 and 1.21. x: (N, rows, columns), rows <= columns. in_bf16: multiply in bf16, which is precise enough here.
+    In fp32 the factors of the iteration are collected: all are polynomials of the symmetric x x^T."""
+    if in_bf16:
         y = x.to(torch.bfloat16)
         y = y / (y.norm(dim=(1, 2), keepdim=True) + _TINY)
         for _ in range(_N_ITERATION):
@@ -76,7 +76,9 @@ class Muon(WithoutCompiler):
     group may set `block`, the shape of the submatrices of its parameters, such as attention heads: each block is
     orthogonalised by itself. An (n, m) update is scaled by 0.2 sqrt(max(n, m)), the root mean square of a typical Adam
     update. Without blocks this is `torch.optim.Muon` with adjust_lr_fn="match_rms_adamw". torch's version has no blocks
-    and always iterates in bf16, which many CPUs only emulate."""
+    and always iterates in bf16, which many CPUs only emulate. in_bf16: whether to iterate in bf16 on a CPU, too."""
+
+    in_bf16 = False
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.95, weight_decay: float = 0.0
@@ -92,11 +94,11 @@ class Muon(WithoutCompiler):
             for params in _grouped(with_grad, lambda param: param.shape).values():
                 stack = self._look_ahead(params, group)
                 if stack.blocks.numel() > _SMALL:
-                    _move([stack])
+                    _move([stack], self.in_bf16)
                 else:
                     small_stacks[stack.blocks.shape[1:]].append(stack)
         for stacks in small_stacks.values():
-            _move(stacks)
+            _move(stacks, self.in_bf16)
 
     def _look_ahead(self, params: list[nn.Parameter], group: dict[str, Any]) -> "_Stack":
         """Apply weight decay to parameters of one shape, and return their momentum steps."""
@@ -128,10 +130,11 @@ class _Stack(NamedTuple):
     factor: float
 
 
-def _move(stacks: list[_Stack]) -> None:
+def _move(stacks: list[_Stack], in_bf16: bool) -> None:
     """Move the parameters of stacks whose blocks have the same shape."""
     matrices = torch.cat([stack.blocks for stack in stacks]) if len(stacks) > 1 else stacks[0].blocks
-    directions = torch.split(orthogonalise(matrices), [len(stack.blocks) for stack in stacks])
+    orthogonal = orthogonalise(matrices, in_bf16=in_bf16 or matrices.is_cuda)
+    directions = torch.split(orthogonal, [len(stack.blocks) for stack in stacks])
     for (params, _, (height, width), factor), direction in zip(stacks, directions, strict=True):
         rows, columns = params[0].shape
         blocks = direction if height <= width else direction.mT
@@ -194,9 +197,13 @@ class Optimizers:
     """One optimizer, or two that divide the parameters that are not frozen between them. An optimizer's default rate is
     its peak learning rate. Each of its groups scales that by its rate_factor."""
 
-    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, config: OptimConfig, *, in_bf16: bool = False) -> None:
+        """in_bf16: whether Muon multiplies in bf16 on a CPU, too."""
+        self.model, self._params = model, list(model.parameters())
         self.parts = OPTIMIZERS[config.name](model, rate_factors(model, config.rate_of), config)
+        for optimizer in self.parts:
+            if isinstance(optimizer, Muon):
+                optimizer.in_bf16 = in_bf16
 
     @property
     def skips_on_device(self) -> bool:
@@ -238,7 +245,7 @@ class Optimizers:
         whether the weights moved. A loss or gradient that is not finite moves nothing."""
         for optimizer in self.parts:
             scaler.unscale_(optimizer)
-        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        grads = [param.grad for param in self._params if param.grad is not None]
         norm = total_norm(grads)
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         if on_device or finite:
@@ -252,7 +259,8 @@ class Optimizers:
                     vars(optimizer).update(grad_scale=None, found_inf=(~finite).float())
                 scaler.step(optimizer)
         scaler.update()  # also after a skipped update, which lowers the scale
-        self.model.zero_grad()
+        for param in self._params:
+            param.grad = None
         return norm, finite
 
 

@@ -32,6 +32,11 @@ class Precision:
         else:
             cast(Any, torch.backends.mkldnn).matmul.fp32_precision = "none"
 
+    @property
+    def has_fast_bf16(self) -> bool:
+        """True if the run computes in bf16 with kernels on a CPU that has instructions for it."""
+        return self.name == "bf16" and self.kernels and not ops.bf16_in_fp32()
+
     def measuring(self) -> AbstractContextManager[object]:
         """Context manager for validation: autocast as in training, or fp32 where only our kernels are fast in bf16,
         since validation does not use them."""

@@ -59,6 +59,20 @@ def test_muon_without_blocks_equals_muon_of_torch(monkeypatch, exact, tolerance)
         assert distance > 0.1 and float((ours - theirs).detach().norm()) < tolerance * distance
 
 
+def test_muon_in_bf16_moves_as_in_fp32_up_to_rounding():
+    steps = []
+    for in_bf16 in (False, True):
+        torch.manual_seed(0)
+        model = Small()
+        before = model.w.weight.detach().clone()
+        optimizers = Optimizers(model, OptimConfig(name="muon"), in_bf16=in_bf16)
+        with_gradients(model)
+        optimizers.apply_update(no_scaler(), loss=torch.tensor(1.0), clip=0.0)
+        steps.append(model.w.weight.detach() - before)
+    exact, rounded = steps
+    assert 0 < float((exact - rounded).norm()) < 2e-2 * float(exact.norm())
+
+
 @pytest.mark.parametrize("block", [(2, 6), (8, 3), (4, 2)])
 def test_muon_updates_each_block_of_a_matrix_by_itself(block):
     torch.manual_seed(0)

@@ -37,6 +37,7 @@ def test_bf16_run_validates_in_fp32_where_bf16_is_slow(slow, monkeypatch):
     for kernels in ("auto", "torch"):
         chosen = choose_precision(TrainConfig(precision="bf16", kernels=kernels), CPU)
         in_fp32 = slow and chosen.kernels
+        assert chosen.has_fast_bf16 == (chosen.kernels and not slow)
         with chosen.measuring():
             assert (x @ x).dtype == (torch.float32 if in_fp32 else torch.bfloat16)
         with chosen.autocast():
@@ -45,7 +46,7 @@ def test_bf16_run_validates_in_fp32_where_bf16_is_slow(slow, monkeypatch):
     plain = choose_precision(TrainConfig(precision="fp32"), CPU)
     with plain.measuring():
         assert (x @ x).dtype == torch.float32
-    assert "bf16" not in plain.why
+    assert "bf16" not in plain.why and not plain.has_fast_bf16
 
 
 @pytest.mark.parametrize("begin", [launch, lambda recipe: check(recipe, print), lambda recipe: list(selftest(recipe))])
