@@ -68,7 +68,7 @@ def road(*updates: int | None, options: str = "") -> dict[str, Recipe]:
 TATOEBA = (
     f"{corpus('tatoeba-de-en.', 'en.gz', 'de.gz')} --subwords.vocab_size 4000 --batch.max_tokens 1024 "
     "--model.d_model 128 --model.n_enc_layer 3 --model.n_dec_layer 1 --model.emb_init normal "
-    "--model.lexical_attn false --model.dropout 0.1"
+    "--model.lexical_attn false --model.dropout 0.1 --optim.muon_lr 4e-3 --optim.lr 2e-3"
 )
 TASKS = {
     "dates-book": road(*[None] * 6),
