@@ -48,8 +48,8 @@ class OptimConfig(Section):
     """muon: orthogonalised momentum for matrices, adamw for the rest."""
     lr: PositiveFloat = 1e-3
     """Peak learning rate (noam computes its own: see lr_mul)."""
-    muon_lr: PositiveFloat = 0.02
-    """Peak learning rate of the matrices under muon."""
+    muon_lr: PositiveFloat | Literal["auto"] = 0.02
+    """Peak learning rate of the matrices under muon. auto: 1.15 / model.d_model."""
     muon_momentum: Rate = 0.95
     """Decay of the momentum of muon; lower for runs of some hundred updates."""
     betas: tuple[Rate, Rate] = Field((0.9, 0.98), strict=False)

@@ -294,7 +294,9 @@ def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch
     adamw = _adam(model, {p: factor for p, factor in factors.items() if p not in hidden}, config)
     if not groups:
         return adamw
-    return [Muon(groups, config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay), *adamw]
+    # The best rate falls with the width of the model (docs/results.md).
+    rate = 1.15 / model.get_parameter("trg_word_prj.weight").shape[1] if config.muon_lr == "auto" else config.muon_lr
+    return [Muon(groups, rate, momentum=config.muon_momentum, weight_decay=config.weight_decay), *adamw]
 
 
 # Optimizers by optim.name: (model, factors, options) -> optimizers that divide the parameters between them.

@@ -99,6 +99,14 @@ def test_attention_heads_are_blocks_for_muon():
     assert block_of[id(ffn.w_1.weight)] is None and block_of[id(ffn.w_2.weight)] is None
 
 
+def test_auto_rate_of_muon_is_inverse_to_the_width():
+    def rate_of(width):
+        model = build_model(ModelConfig(d_model=width, n_head=2, n_enc_layer=1, n_dec_layer=1), 9, 9)
+        return Optimizers(model, OptimConfig(name="muon", muon_lr="auto")).parts[0].param_groups[0]["lr"]
+
+    assert rate_of(8) == 4 * rate_of(32) == pytest.approx(1.15 / 8)
+
+
 @pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])
 def test_every_parameter_has_exactly_one_optimizer(name, n_part):
     model = Small()
