@@ -188,7 +188,7 @@ class TranslationModel(SearchModel):
 
     def __init__(self, config: ModelConfig, pad_idx: int, d_emb: int) -> None:
         super().__init__()
-        self.pad_idx = pad_idx
+        self.pad_idx, self.d_model = pad_idx, config.d_model
         # Section 3.4: with a shared matrix, either the embeddings are multiplied by sqrt(d_model),
         # as in the paper, or the logits by its inverse.
         shared = config.trg_emb_prj_weight_sharing

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.errors import RecipeError
+from nmt.models.base import TranslationModel
 from nmt.ops import product_of_each
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.parallel import full_tensor, local, shard_like, total_norm
@@ -294,8 +295,10 @@ def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch
     adamw = _adam(model, {p: factor for p, factor in factors.items() if p not in hidden}, config)
     if not groups:
         return adamw
-    # The best rate falls with the width of the model (docs/results.md).
-    rate = 1.15 / model.get_parameter("trg_word_prj.weight").shape[1] if config.muon_lr == "auto" else config.muon_lr
+    rate = config.muon_lr
+    if rate == "auto":  # the best rate falls with the width of the model (docs/results.md)
+        assert isinstance(model, TranslationModel)
+        rate = 1.15 / model.d_model
     return [Muon(groups, rate, momentum=config.muon_momentum, weight_decay=config.weight_decay), *adamw]
 
 

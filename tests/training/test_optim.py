@@ -100,11 +100,13 @@ def test_attention_heads_are_blocks_for_muon():
 
 
 def test_auto_rate_of_muon_is_inverse_to_the_width():
-    def rate_of(width):
-        model = build_model(ModelConfig(d_model=width, n_head=2, n_enc_layer=1, n_dec_layer=1), 9, 9)
+    def rate_of(**options):
+        model = build_model(ModelConfig(**options), 9, 9)
         return Optimizers(model, OptimConfig(name="muon", muon_lr="auto")).parts[0].param_groups[0]["lr"]
 
-    assert rate_of(8) == 4 * rate_of(32) == pytest.approx(1.15 / 8)
+    assert rate_of(d_model=8, n_head=2, n_enc_layer=1, n_dec_layer=1) == 1.15 / 8
+    assert rate_of(d_model=32, n_head=2, n_enc_layer=1, n_dec_layer=1) == 1.15 / 32
+    assert rate_of(architecture="attention", d_model=32, d_emb=8, trg_emb_prj_weight_sharing=True) == 1.15 / 32
 
 
 @pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])
