@@ -52,7 +52,7 @@ OWN_CORPUS = options_of({
     },
     "batch": {"max_tokens": 2048},
     "optim": {
-        "name": "muon", "muon_lr": "auto", "lr": 4.5e-3, "betas": [0.9, 0.999], "weight_decay": 0.1, "schedule": "auto",
+        "name": "muon", "muon_lr": "auto", "lr": "auto", "betas": [0.9, 0.999], "weight_decay": 0.1, "schedule": "auto",
         "warmup": "auto", "clip": 1.0,
     },
     "train": {"updates": 100_000, "save_every": 500, "keep_last": 5},

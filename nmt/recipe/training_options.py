@@ -46,8 +46,8 @@ class OptimConfig(Section):
 
     name: Literal["adam", "adamw", "muon"] = "adam"
     """muon: orthogonalised momentum for matrices, adamw for the rest."""
-    lr: PositiveFloat = 1e-3
-    """Peak learning rate (noam computes its own: see lr_mul)."""
+    lr: PositiveFloat | Literal["auto"] = 1e-3
+    """Peak learning rate (noam has lr_mul instead). auto: 0.38 / model.d_model, or 1.15 / model.d_model under muon."""
     muon_lr: PositiveFloat | Literal["auto"] = 0.02
     """Peak learning rate of the matrices under muon. auto: 1.15 / model.d_model."""
     muon_momentum: Rate = 0.95

@@ -108,7 +108,7 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
             f"at most {preset}"
         )
     if optim.schedule == "noam" and optim.lr != type(optim)().lr:
-        yield f"optim.lr: {optim.lr:g} has no effect with optim.schedule noam: set optim.lr_mul"
+        yield f"optim.lr: {optim.lr} has no effect with optim.schedule noam: set optim.lr_mul"
     if optim.n_warmup >= updates:
         yield f"optim.warmup, {optim.n_warmup:,}, is not below the {updates:,} updates{in_time}: the rate never falls"
     if updates < epoch:

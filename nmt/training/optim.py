@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from nmt.models.base import TranslationModel
 from nmt.ops import product_of_each
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.parallel import full_tensor, local, shard_like, total_norm
+
+_MUON_RATE, _ADAM_RATE = 1.15, 0.38  # learning rates for auto, times the width of the model
 
 
 class WithoutCompiler(torch.optim.Optimizer):
@@ -274,10 +276,19 @@ def groups_of(factors: Factors, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _adam(_: nn.Module, factors: Factors, config: OptimConfig) -> list[torch.optim.Optimizer]:
+def _rate_of(option: float | Literal["auto"], model: nn.Module, factor: float) -> float:
+    """Return a peak learning rate. auto: factor / width, since the best rate falls with the width (docs/results.md)."""
+    if option != "auto":
+        return option
+    assert isinstance(model, TranslationModel)
+    return factor / model.d_model
+
+
+def _adam(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch.optim.Optimizer]:
     """AdamW, or Adam if optim.name says so."""
     groups, decoupled = groups_of(factors, config.weight_decay), config.name != "adam"
-    options: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "fused": True}
+    rate = _rate_of(config.lr, model, _MUON_RATE if config.name == "muon" else _ADAM_RATE)
+    options: dict[str, Any] = {"lr": rate, "betas": config.betas, "eps": config.eps, "fused": True}
     return [Adam(groups, **options, decoupled_weight_decay=decoupled)] if groups else []
 
 
@@ -295,10 +306,7 @@ def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch
     adamw = _adam(model, {p: factor for p, factor in factors.items() if p not in hidden}, config)
     if not groups:
         return adamw
-    rate = config.muon_lr
-    if rate == "auto":  # the best rate falls with the width of the model (docs/results.md)
-        assert isinstance(model, TranslationModel)
-        rate = 1.15 / model.d_model
+    rate = _rate_of(config.muon_lr, model, _MUON_RATE)
     return [Muon(groups, rate, momentum=config.muon_momentum, weight_decay=config.weight_decay), *adamw]
 
 

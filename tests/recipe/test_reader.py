@@ -59,7 +59,7 @@ modle: {}
         "recipe.yaml:5: data.train: written twice (first in line 4; keep one)",
         "recipe.yaml:10: train.lr: unknown option (did you mean optim.lr?)",
         'recipe.yaml:11: train.compile: expected true or false | auto, found "yes"',
-        'recipe.yaml:13: optim.lr: expected a number > 0.0, found "fast"',
+        'recipe.yaml:13: optim.lr: expected a number > 0.0 | auto, found "fast"',
         'recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found "1_000"',
         'recipe.yaml:15: optim.eps: expected a number > 0.0, found ".inf"',
         "recipe.yaml:16: optim.lerning_rate: unknown option (did you mean optim.lr?)",
@@ -115,9 +115,9 @@ def test_a_time_budget_is_read_in_seconds(read, written, seconds):
     ("written", "complaint"),
     [
         ("seed: true", "seed: expected a whole number >= 0, found true"),
-        ("optim: {lr: true}", "optim.lr: expected a number > 0.0, found true"),
-        ("optim: {lr: -1}", "optim.lr: expected a number > 0.0, found -1"),
-        ("optim: {lr: 1e999}", "optim.lr: expected a number > 0.0, found Infinity"),
+        ("optim: {lr: true}", "optim.lr: expected a number > 0.0 | auto, found true"),
+        ("optim: {lr: -1}", "optim.lr: expected a number > 0.0 | auto, found -1"),
+        ("optim: {lr: 1e999}", "optim.lr: expected a number > 0.0 | auto, found Infinity"),
         ("optim: {betas: [0.9]}", "optim.betas.1: missing (expected list of 2: number >= 0.0, < 1.0)"),
         ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found 2"),
         ("train: {time_budget: 20min}", 'expected text like 90s, 20m, 1h30m or 2d, found "20min"'),
@@ -269,7 +269,7 @@ def test_an_error_in_an_override_names_the_command_line(complaints):
         "command line: optim.rl: unknown option (did you mean optim.lr?)",
         "command line: model: name an option, not a section",
         "command line: seed: not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'",
-        'command line: optim.lr: expected a number > 0.0, found "fast"',
+        'command line: optim.lr: expected a number > 0.0 | auto, found "fast"',
         "recipe.yaml:2: wrong: unknown option (known here: name, seed, data, subwords, model, batch, optim, train, "
         "regularize, valid, decode)",
     ]

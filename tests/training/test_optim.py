@@ -99,14 +99,19 @@ def test_attention_heads_are_blocks_for_muon():
     assert block_of[id(ffn.w_1.weight)] is None and block_of[id(ffn.w_2.weight)] is None
 
 
-def test_auto_rate_of_muon_is_inverse_to_the_width():
-    def rate_of(**options):
+def test_auto_rates_are_inverse_to_the_width():
+    def rates_of(name="muon", muon_lr="auto", lr="auto", **options):
         model = build_model(ModelConfig(**options), 9, 9)
-        return Optimizers(model, OptimConfig(name="muon", muon_lr="auto")).parts[0].param_groups[0]["lr"]
+        parts = Optimizers(model, OptimConfig(name=name, muon_lr=muon_lr, lr=lr)).parts
+        return tuple(part.param_groups[0]["lr"] for part in parts)
 
-    assert rate_of(d_model=8, n_head=2, n_enc_layer=1, n_dec_layer=1) == 1.15 / 8
-    assert rate_of(d_model=32, n_head=2, n_enc_layer=1, n_dec_layer=1) == 1.15 / 32
-    assert rate_of(architecture="attention", d_model=32, d_emb=8, trg_emb_prj_weight_sharing=True) == 1.15 / 32
+    layers = {"n_head": 2, "n_enc_layer": 1, "n_dec_layer": 1}
+    assert rates_of(d_model=8, **layers) == (1.15 / 8, 1.15 / 8)
+    assert rates_of(d_model=32, **layers) == (1.15 / 32, 1.15 / 32)
+    assert rates_of(d_model=32, lr=0.5, **layers) == (1.15 / 32, 0.5)
+    assert rates_of(d_model=32, muon_lr=0.25, **layers) == (0.25, 1.15 / 32)
+    assert rates_of("adamw", d_model=32, **layers) == (0.38 / 32,)
+    assert rates_of(architecture="attention", d_model=32, d_emb=8, trg_emb_prj_weight_sharing=True)[0] == 1.15 / 32
 
 
 @pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])
