@@ -22,7 +22,7 @@ from nmt.recipe.reader import differences, read_recipe
 from nmt.recipe.reader import overrides_of as options_of
 from nmt.recipe.yaml_marks import as_yaml
 
-# Options for `--vocab-from RUN`, which fine-tunes RUN: about a seventh of the learning rates of a new run.
+# Options for `--vocab-from RUN`, which fine-tunes RUN: far lower learning rates than of a new run.
 # The warm-up is auto, a twentieth of the run and at most 200 updates.
 _FINE_TUNING = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("train.updates", "5000"))
 _WITHOUT_RECIPE = ("train", "valid", "test", "langs", "portable", "back_translate")
