@@ -1,4 +1,4 @@
-"""Readers of files with pairs: text, TSV, CSV, JSONL, TMX, Parquet, Arrow, and datasets of the Hugging Face Hub.
+"""Readers of files with pairs: text, TSV, CSV, JSON, JSONL, TMX, Parquet, Arrow, and datasets of the Hugging Face Hub.
 
 Each format has a reader of records; texts are taken from some of their columns. Record n of TSV and JSONL is line n.
 In TSV a tab ends a column, and quotes have no meaning. Tables are streamed. The column `a.b` is the field b inside a.
@@ -37,7 +37,7 @@ from nmt.progress import Bar
 
 Column = int | str  # number of a column, from 1, or its name
 Policy = Literal["refuse", "drop"]
-TABLES = ("parquet", "arrow", "dataset")
+TABLES = ("parquet", "arrow", "json", "dataset")
 _MAX_RECORD = 1 << 22  # bytes of a record of TSV or JSONL, characters of a field of CSV: far more than pairs have
 _N_SAMPLED = 100  # records that are searched for names of columns
 _HUB_TIMEOUT = 5  # seconds
@@ -457,12 +457,11 @@ _TEXT, _NUMBER = ("string", "binary"), ("float", "double", "halffloat", "int", "
 @contextlib.contextmanager
 def _open_table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open a table: its schema, and the rows of at least these columns. names: empty to count the rows."""
-    with errors_of(place, "neither Parquet nor Arrow, or damaged", (pa.ArrowException, OSError)):
+    kinds = (pa.ArrowException, OSError, ValueError, KeyError, StopIteration)  # the last three: of JSON
+    with errors_of(place, "not Parquet, Arrow or JSON, or damaged", kinds):
         if isinstance(place, HubDataset):
             dataset = place.dataset
-            selected = (dataset.select_columns(names) if names else dataset).with_format("arrow")
-            rows = (batch for part in selected.iter(batch_size=_N_ROW) for batch in part.to_batches())
-            yield dataset.features.arrow_schema, rows
+            yield dataset.features.arrow_schema, _batches_of(dataset.select_columns(names) if names else dataset)
             return
         head = start_of(place)
         if head.startswith(b"PAR1"):
@@ -472,6 +471,15 @@ def _open_table(place: Place, names: list[str] | None = None) -> Iterator[tuple[
             with ParquetFile(place, buffer_size=1 << 20, pre_buffer=False) as parquet:
                 yield parquet.schema_arrow, parquet.iter_batches(_N_ROW, columns=names, use_threads=False)
             return
+        if not head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+            # Imported here: it takes a second, and few corpora are JSON.
+            from datasets import load_dataset
+
+            dataset = load_dataset("json", data_files=str(place), split="train", streaming=True)
+            rows = _batches_of(dataset)
+            first = next(rows, pa.record_batch({}))
+            yield first.schema, itertools.chain([first], rows)
+            return
         # Not memory-mapped: if the file were truncated while it is read, SIGBUS would kill the process.
         with pa.OSFile(str(place)) as file:
             if head.startswith(b"ARROW1"):
@@ -480,6 +488,11 @@ def _open_table(place: Place, names: list[str] | None = None) -> Iterator[tuple[
             else:
                 reader = pa.ipc.open_stream(file)
                 yield reader.schema, iter(reader)
+
+
+def _batches_of(dataset: Any) -> Iterator[pa.RecordBatch]:
+    parts = dataset.with_format("arrow").iter(batch_size=_N_ROW)
+    return (batch for part in parts for batch in part.to_batches())
 
 
 def _columns_of_types(types: Sequence[str], fields: Iterable[pa.Field]) -> Iterator[tuple[str, _FieldPath]]:

@@ -170,7 +170,7 @@ def _text_of(file: NamedFile, column: Column | None, by_name: bool, moses: str |
     if column is not None and form == "text":
         raise DataError(
             f"{file.name}: a column is chosen, but the format is text, or not known from the name. Write format: tsv, "
-            "jsonl, csv, tmx, parquet or arrow."
+            "json, jsonl, csv, tmx, parquet or arrow."
         )
     form = "text" if column is None else form
     may_have_header = form in ("tsv", "csv")

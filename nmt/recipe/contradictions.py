@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from nmt.recipe.options import Recipe
 
 # Format of a file by the ending of its name, without .gz and the like; any other ending means text.
-ENDINGS = {f".{kind}": kind for kind in ("tsv", "jsonl", "parquet", "arrow", "csv", "tmx")} | {".ndjson": "jsonl"}
+ENDINGS = {f".{kind}": kind for kind in ("tsv", "json", "jsonl", "parquet", "arrow", "csv", "tmx")} | {
+    ".ndjson": "jsonl"
+}
 # Endings of formats that are not read, with the way to convert them.
 _SPREADSHEET = "is a spreadsheet. Save it as CSV in UTF-8, and name that"
 _XLIFF = "is XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv"

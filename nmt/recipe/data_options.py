@@ -111,7 +111,7 @@ def language_tag(lang: str) -> str:
 
 # The name of a column or key, `translation.de` for a nested one, or a number from 1 for columns without names.
 Column = PositiveInt | Annotated[str, Field(min_length=1)]
-Format = Literal["text", "tsv", "jsonl", "parquet", "arrow", "csv", "tmx"]
+Format = Literal["text", "tsv", "json", "jsonl", "parquet", "arrow", "csv", "tmx"]
 
 
 class CorpusFiles(Section):

@@ -168,9 +168,12 @@ def test_keys_missing_from_the_first_records_are_found(at, name):
         ),
         ({"file": "a.parquet", "src_column": "t", "trg_column": "en"}, ["expected one column 't' of text"]),
         ({"file": "a.parquet", "src_column": 1, "trg_column": "en"}, ["Columns are chosen by their names"]),
-        ({"file": "cut.parquet", **KEYS}, ["cut.parquet: neither Parquet nor Arrow, or damaged"]),
-        ({"file": "cut.arrow", **KEYS}, ["cut.arrow: neither Parquet nor Arrow, or damaged"]),
-        ({"file": "page.parquet", **KEYS}, ["page.parquet: neither Parquet nor Arrow"]),
+        ({"file": "cut.parquet", **KEYS}, ["cut.parquet: not Parquet, Arrow or JSON, or damaged"]),
+        ({"file": "cut.arrow", **KEYS}, ["cut.arrow: not Parquet, Arrow or JSON, or damaged"]),
+        ({"file": "page.parquet", **KEYS}, ["page.parquet: not Parquet, Arrow or JSON"]),
+        ({"file": "cut.json"}, ["cut.json: not Parquet, Arrow or JSON, or damaged"]),
+        ({"file": "no.json"}, ["no.json: not Parquet, Arrow or JSON, or damaged"]),
+        ({"file": "none.json", **KEYS}, ["none.json"]),
         ({"file": "line\nfeed.none", **KEYS}, ["no file line\\nfeed.none: tried"]),
         ({"file": "folder.parquet", **KEYS}, ["folder.parquet: cannot be read (Is a directory)"]),
         ({"file": "*.none", **KEYS}, ["no file *.none: tried"]),
@@ -210,6 +213,9 @@ def test_unreadable_corpora_are_refused_before_any_work(at, corpus, expected):
         "twice.tsv": "de\tde\ten\nx\ty\tz\n",
         "a.jsonl": [GOOD],
         "list.jsonl": '[\n{"de": "x", "en": "y"\n}\n]\n',
+        "no.json": "",
+        "none.json": "[]",
+        "cut.json": '[{"de": "ein Hund", "en": "a do',
         "page.parquet": "<html>404</html>",
         "empty.tsv": "",
         "names.tsv": "de\ten\n",
@@ -314,4 +320,4 @@ def test_an_arrow_file_truncated_while_reading_is_refused(tmp_path, new_writer):
         writer.write_table(rows, max_chunksize=1000)
     done = subprocess.run([sys.executable, "-c", CUT, str(path)], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode().startswith(f"{path}: neither Parquet nor Arrow, or damaged (")
+    assert done.stdout.decode().startswith(f"{path}: not Parquet, Arrow or JSON, or damaged (")
