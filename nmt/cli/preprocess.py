@@ -31,7 +31,7 @@ _INHERITED_SUBWORD_OPTIONS = ("kind", "joint", "normalize", "whitespace", "symbo
 _DESCRIPTION = """\
 Read the parallel text of RECIPE, filter the training pairs, learn subwords, and write the folder that nmt-train reads.
 Without a recipe, name the files: --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR, or one file with both
-sides: CSV, TSV, JSONL, TMX, Parquet or Arrow. The command then writes a recipe to train with and to edit,
+sides: CSV, TSV, JSON, JSONL, TMX, Parquet or Arrow. The command then writes a recipe to train with and to edit,
 DIR/recipe.yaml; with --vocab-from RUN it fine-tunes that run. Files are UTF-8, plain or compressed (.gz, .zst, .xz); a
 recipe may also name datasets (docs/data.md). Relative names are searched beside the recipe, then in the current folder,
 then in the folder of the environment variable NMT_DATA."""

@@ -1,7 +1,8 @@
 """Readers of files with pairs: text, TSV, CSV, JSON, JSONL, TMX, Parquet, Arrow, and datasets of the Hugging Face Hub.
 
 Each format has a reader of records; texts are taken from some of their columns. Record n of TSV and JSONL is line n.
-In TSV a tab ends a column, and quotes have no meaning. Tables are streamed. The column `a.b` is the field b inside a.
+In TSV a tab ends a column, and quotes have no meaning. Tables are streamed, but a JSON list is read whole. The column
+`a.b` is the field b inside a.
 """
 
 import contextlib

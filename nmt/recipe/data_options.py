@@ -126,7 +126,7 @@ class CorpusFiles(Section):
     trg: str | list[str] | None = None
     """File of target sentences, one a line; as many files as src has, in the same order."""
     file: str | list[str] | None = None
-    """In place of src and trg: files with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow."""
+    """In place of src and trg: files with both sides: CSV, TSV, JSON, JSONL, TMX, Parquet or Arrow."""
     dataset: str | None = None
     """In place of src and trg: a dataset for load_dataset, by its name on the hub or its folder."""
     subset: str | None = None
@@ -153,7 +153,7 @@ class TrainingCorpus(_CorpusFilters, CorpusFiles):
     drop_flagged: bool = False
     """Drop the lines of JSONL that nmt-translate flagged; a line that was only split stays."""
     scores: str | list[str] | None = None
-    """Files of scores, one for each pair: text, a number a line, or TSV, CSV, JSONL, Parquet or Arrow."""
+    """Files of scores, one for each pair: text, a number a line, or TSV, CSV, JSON, JSONL, Parquet or Arrow."""
     score_column: Column | None = None
     """Column or key of the score in the files of scores, or, without those, in the files of pairs; null: no score."""
     min_score: float | None = None
