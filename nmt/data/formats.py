@@ -472,7 +472,8 @@ def _open_table(place: Place, names: list[str] | None = None) -> Iterator[tuple[
             with ParquetFile(place, buffer_size=1 << 20, pre_buffer=False) as parquet:
                 yield parquet.schema_arrow, parquet.iter_batches(_N_ROW, columns=names, use_threads=False)
             return
-        if not head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        # Of a stream: a marker, or before Arrow 0.15 the length of the schema.
+        if not head.startswith((b"ARROW1", b"\xff\xff\xff\xff")) and head[2:4] != b"\0\0":
             # Imported here: it takes a second, and few corpora are JSON.
             from datasets import load_dataset
 

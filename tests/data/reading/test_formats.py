@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from xml.sax.saxutils import escape
@@ -88,6 +89,7 @@ FORMATS = {
     "parquet, bytes": {"file": "y.parquet", **NESTED},
     "arrow file": {"file": "a.arrow", **NESTED},
     "arrow stream": {"file": "s.arrow", **NESTED},
+    "arrow stream, old": {"file": "o.arrow", **NESTED},
     "arrow, views": {"file": "v.arrow", **NESTED},
     "arrow, dictionaries": {"file": "d.arrow", "src_column": "a", "trg_column": "b"},
     "dataset": {"dataset": "set", "split": "train", **NESTED},
@@ -132,6 +134,8 @@ def write_all(folder):
     pq.write_table(table(), folder / "set" / "train.parquet")
     write_arrow(folder / "a.arrow", table())
     write_arrow(folder / "s.arrow", table(), pa.ipc.new_stream)
+    old = pa.ipc.IpcWriteOptions(use_legacy_format=True)
+    write_arrow(folder / "o.arrow", table(), partial(pa.ipc.new_stream, options=old))
     write_arrow(folder / "v.arrow", table(pa.string_view()))
     columns = {"a": pa.array(SRC).dictionary_encode(), "b": pa.array(TRG).dictionary_encode()}
     write_arrow(folder / "d.arrow", pa.table(columns))
