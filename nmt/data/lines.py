@@ -131,7 +131,7 @@ def errors_of(path: object, problem: str = "damaged compressed file", kinds: _Er
     except kinds as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the disk: a codec sets no errno
             raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
-        cause = str(error).partition("\n")[0][:300]
+        cause = str(error).partition("\n")[0][:300] or "nothing was read"
         raise DataError(f"{path}: {problem} ({cause}). Download or write it again.") from None
 
 
